@@ -1,0 +1,122 @@
+"""Who may ask for what, and how large a request may be. Stands in front of every route.
+
+Keys are compared in constant time and never logged. It does not know what the routes do.
+"""
+
+import hmac
+from collections.abc import Iterable
+from typing import Any
+
+import orjson
+from pydantic import BaseModel, ConfigDict
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from memory.errors import AuthenticationError, DenizenError, ForbiddenError, TooLargeError
+
+OPEN_PATHS = {"/health", "/ready"}
+ADMIN_PREFIXES = ("/v1/adapters", "/v1/cycles")  # whatever moves the pointer or spends the machine
+DRAIN_BYTES = 64 * 2**20
+READ_METHODS = {"GET", "HEAD", "OPTIONS"}
+
+
+class AuthConfig(BaseModel):
+    """Settings of ``[auth]``."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    user_keys: tuple[str, ...] = ()
+    """Keys that may chat, read and give feedback. Empty together with ``admin_keys``: no key is
+    asked for.
+    """
+    admin_keys: tuple[str, ...] = ()
+    """Keys that may also review, promote, roll back, delete and start cycles."""
+
+
+class AccessMiddleware:
+    """Refuses what has no right key or is too large, before any work is done."""
+
+    def __init__(self, app: ASGIApp, *, auth: AuthConfig, max_body_bytes: int) -> None:
+        self._app = app
+        self._auth = auth
+        self._max_body_bytes = max_body_bytes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers = dict(scope["headers"])
+        try:
+            self._check_key(scope, headers)
+            self._check_length(headers)
+            await self._app(scope, self._bounded(receive), send)
+        except (AuthenticationError, ForbiddenError, TooLargeError) as error:
+            await _drain(receive)
+            await send_error(send, error)
+
+    def _check_key(self, scope: Scope, headers: dict[bytes, bytes]) -> None:
+        if not (self._auth.user_keys or self._auth.admin_keys) or scope["path"] in OPEN_PATHS:
+            return
+        key = _key_of(headers)
+        if _matches(key, self._auth.admin_keys):
+            return
+        if not _matches(key, self._auth.user_keys):
+            raise AuthenticationError("a valid API key is needed: send Authorization: Bearer KEY")
+        changes = scope["method"] not in READ_METHODS
+        if changes and (scope["path"].startswith(ADMIN_PREFIXES) or scope["method"] == "DELETE"):
+            raise ForbiddenError("this needs an admin key")
+
+    def _check_length(self, headers: dict[bytes, bytes]) -> None:
+        length = headers.get(b"content-length", b"0")
+        if length.isdigit() and int(length) > self._max_body_bytes:
+            raise self._too_large()
+
+    def _too_large(self) -> TooLargeError:
+        return TooLargeError(
+            f"the body is larger than {self._max_body_bytes} bytes (server.max_body_mib)"
+        )
+
+    def _bounded(self, receive: Receive) -> Receive:
+        """Count a body that comes without an honest length."""
+        num_bytes = 0
+
+        async def bounded() -> Message:
+            nonlocal num_bytes
+            message = await receive()
+            num_bytes += len(message.get("body", b""))
+            if num_bytes > self._max_body_bytes:
+                raise self._too_large()
+            return message
+
+        return bounded
+
+
+async def _drain(receive: Receive) -> None:
+    """Read the rest of a refused body and drop it, up to a bound.
+
+    A client that is still sending when the connection closes may never see the answer.
+    """
+    num_bytes, more = 0, True
+    while more and num_bytes < DRAIN_BYTES:
+        message = await receive()
+        num_bytes += len(message.get("body", b""))
+        more = message["type"] == "http.request" and message.get("more_body", False)
+
+
+async def send_error(send: Send, error: DenizenError) -> None:
+    """Answer with an error's own status and body."""
+    body = orjson.dumps(error.body())
+    headers: list[tuple[bytes, bytes]] = [(b"content-type", b"application/json")]
+    headers += [(b"content-length", str(len(body)).encode()), (b"connection", b"close")]
+    start: dict[str, Any] = {"type": "http.response.start", "status": error.status}
+    await send(start | {"headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+def _key_of(headers: dict[bytes, bytes]) -> bytes:
+    scheme, _, token = headers.get(b"authorization", b"").partition(b" ")
+    return token.strip() if scheme.lower() == b"bearer" else headers.get(b"x-api-key", b"")
+
+
+def _matches(key: bytes, known: Iterable[str]) -> bool:
+    return any(hmac.compare_digest(key, candidate.encode()) for candidate in known)

@@ -1,0 +1,96 @@
+"""The body of ``POST /v1/chat/completions``: what is accepted, and what goes to the engine.
+
+Unknown parameters are refused by name instead of being dropped in silence. It does not know which
+model answers.
+"""
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from memory.types import Message
+
+MAX_MESSAGES = 2_048
+MAX_TOOLS = 256
+MAX_STOPS = 16
+MAX_CHOICES = 16  # ``n``: the engine itself would accept 16,384 and freeze (FACTS: vLLM's own cap)
+MAX_TOKENS = 1_000_000
+
+
+class Metadata(BaseModel):
+    """What a caller says about the task; never forwarded. Other keys are the caller's own."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    task: str | None = None
+    reference: str | None = None
+    grader: str | None = None
+    user: str | None = None
+
+
+class ChatMessage(BaseModel):
+    """One message of the history; fields beyond the role are the engine's business."""
+
+    model_config = ConfigDict(extra="allow")
+
+    role: Literal["system", "developer", "user", "assistant", "tool", "function"]
+    content: str | list[dict[str, Any]] | None = None
+
+
+class ChatRequest(BaseModel):
+    """OpenAI's parameters and the sampling parameters that vLLM adds."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    model: str = Field(max_length=200)
+    messages: list[ChatMessage] = Field(min_length=1, max_length=MAX_MESSAGES)
+    metadata: Metadata | None = None
+    stream: bool = False
+    stream_options: dict[str, Any] | None = None
+    n: int = Field(1, ge=1, le=MAX_CHOICES)
+    max_tokens: int | None = Field(None, ge=1, le=MAX_TOKENS)
+    max_completion_tokens: int | None = Field(None, ge=1, le=MAX_TOKENS)
+    min_tokens: int | None = Field(None, ge=0, le=MAX_TOKENS)
+    temperature: float | None = Field(None, ge=0, le=2)
+    top_p: float | None = Field(None, gt=0, le=1)
+    top_k: int | None = Field(None, ge=-1)
+    min_p: float | None = Field(None, ge=0, le=1)
+    presence_penalty: float | None = Field(None, ge=-2, le=2)
+    frequency_penalty: float | None = Field(None, ge=-2, le=2)
+    repetition_penalty: float | None = Field(None, gt=0)
+    logit_bias: dict[str, float] | None = None
+    seed: int | None = None
+    stop: str | list[str] | None = Field(None, max_length=MAX_STOPS)
+    ignore_eos: bool | None = None
+    logprobs: bool | None = None
+    top_logprobs: int | None = Field(None, ge=0, le=20)
+    return_token_ids: bool | None = None
+    response_format: dict[str, Any] | None = None
+    tools: list[dict[str, Any]] | None = Field(None, max_length=MAX_TOOLS)
+    tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: bool | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    reasoning_effort: str | None = None
+    user: str | None = None
+    store: bool | None = None  # accepted and without effect: whether to keep is said by header
+
+    @property
+    def history(self) -> list[Message]:
+        """The messages as plain dictionaries, as the caller sent them."""
+        return [message.model_dump(exclude_unset=True) for message in self.messages]
+
+
+def upstream_body(body: dict[str, Any], engine_model: str) -> dict[str, Any]:
+    """Return what the engine is asked: the caller's body, and token ids and log-probabilities.
+
+    ``developer`` becomes ``system``, for which every chat template has a form.
+    """
+    upstream = {key: value for key, value in body.items() if key not in {"metadata", "store"}}
+    upstream["model"] = engine_model
+    upstream["messages"] = [
+        message | {"role": "system"} if message.get("role") == "developer" else message
+        for message in body["messages"]
+    ]
+    upstream["return_token_ids"] = True
+    upstream["logprobs"] = True
+    return upstream

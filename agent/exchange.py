@@ -1,0 +1,133 @@
+"""One request and its answer: what was asked, which weights answer, which records remain.
+
+Pure bookkeeping: it neither talks to the engine nor writes to the store.
+"""
+
+import dataclasses
+import time
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from agent.capture import Capture, CapturedChoice
+from agent.chat_request import ChatRequest
+from agent.sessions import chain_key
+from memory.errors import InvalidRequestError
+from memory.types import Call, CallStatus, Episode, Message, utc_now
+
+MAX_SESSION_NAME = 200
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Options:
+    """What a caller says by header or path."""
+
+    session: str | None
+    record: bool
+    learn: bool
+
+    @classmethod
+    def of(cls, headers: Mapping[str, str], session: str | None) -> "Options":
+        """Read the request's headers; a session in the path wins over one in a header.
+
+        Raises:
+            InvalidRequestError: a switch is neither ``on`` nor ``off``, or a session's name is too
+                long.
+        """
+        session = session or headers.get("x-denizen-session") or None
+        if session is not None and len(session) > MAX_SESSION_NAME:
+            message = f"a session's name has at most {MAX_SESSION_NAME} characters"
+            raise InvalidRequestError(message, param="x-denizen-session")
+        return cls(
+            session=session,
+            record=_switch(headers, "x-denizen-record"),
+            learn=_switch(headers, "x-denizen-learn"),
+        )
+
+
+def _switch(headers: Mapping[str, str], name: str) -> bool:
+    value = headers.get(name, "on").lower()
+    if value not in {"on", "off"}:
+        raise InvalidRequestError(f"{name} must be on or off", param=name)
+    return value == "on"
+
+
+@dataclass(kw_only=True, slots=True)
+class Exchange:
+    """One request on its way through the gateway."""
+
+    chat: ChatRequest
+    body: dict[str, Any]
+    history: list[Message]
+    options: Options
+    episode: Episode
+    parent_id: str | None
+    adapter: str
+    capture: Capture
+    is_closed: bool = False  # its record has been begun
+    started_at: datetime = field(default_factory=utc_now)
+    started: float = field(default_factory=time.perf_counter)
+
+    @property
+    def scope(self) -> str:
+        """Who speaks; conversations of different speakers are never joined."""
+        return self.options.session or self.episode.user or ""
+
+    def headers(self) -> dict[str, str]:
+        """Return the contract's response headers."""
+        headers = {"x-denizen-adapter": self.adapter}
+        if self.options.record:
+            headers["x-denizen-call-id"] = self.call_id
+            headers["x-denizen-episode-id"] = self.episode.id
+        return headers
+
+    @property
+    def call_id(self) -> str:
+        """The engine's id; one of our own kind where the engine never answered."""
+        if self.capture.id is None:
+            self.capture.id = f"chatcmpl-{uuid.uuid4().hex}"
+        return self.capture.id
+
+    def calls(self, status: CallStatus, error: str | None) -> list[Call]:
+        """Return the records of this exchange, one a choice; one even when nothing came."""
+        choices = self.capture.choices or {0: CapturedChoice()}
+        first = self._call(choices[min(choices)], status, error)
+        return [
+            dataclasses.replace(
+                self._call(choice, status, error),
+                id=first.id if index == 0 else f"{first.id}.{index}",
+            )
+            for index, choice in sorted(choices.items())
+        ]
+
+    def _call(self, choice: CapturedChoice, status: CallStatus, error: str | None) -> Call:
+        return Call(
+            id=self.call_id,
+            episode_id=self.episode.id,
+            created_at=self.started_at,
+            adapter=self.adapter,
+            request={key: value for key, value in self.body.items() if key != "metadata"},
+            message=choice.message(),
+            prompt_token_ids=self.capture.prompt_token_ids,
+            completion_token_ids=choice.token_ids or None,
+            sampler_logprobs=choice.known_logprobs(),
+            finish_reason=choice.finish_reason,
+            status=status,
+            latency_ms=(time.perf_counter() - self.started) * 1000,
+            parent_id=self.parent_id,
+            session=self.options.session,
+            usage=self.capture.usage,
+            error=error,
+            learn=self.options.learn,
+        )
+
+    def chain_keys(self, calls: list[Call]) -> list[str | None]:
+        """Return the key under which each call is found when a later request continues it."""
+        return [
+            None
+            if call.message is None
+            else chain_key([*self.history, call.message], scope=self.scope)
+            for call in calls
+        ]

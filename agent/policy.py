@@ -1,0 +1,299 @@
+"""The client of one vLLM server: chat, prompt log-probabilities, and adapters by name.
+
+Answers are passed on as the engine gave them. Which model name to ask for, what to keep of an
+answer and what a client may see are decided elsewhere. The engine's failures become the errors of
+``agent/errors.py`` here, once.
+"""
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import aiohttp
+import orjson
+
+from agent.errors import EngineError, EngineRejectedError, EngineUnavailableError
+
+CONNECT_TIMEOUT_S = 5.0
+ADMIN_TIMEOUT_S = 60.0
+"""A load takes 30 to 40 ms on an idle engine and waits for the running step on a busy one."""
+HEALTH_TIMEOUT_S = 5.0
+
+_DONE = b"[DONE]"
+
+
+@dataclass(frozen=True, slots=True)
+class ServedModel:
+    """One name that the engine answers to."""
+
+    name: str
+    root: str | None  # the folder or hub name of its weights, as the engine sees it
+    parent: str | None  # an adapter's base model; None for a base model
+
+
+class PolicyClient:
+    """One engine, by URL.
+
+    Example:
+        ``client = PolicyClient("http://127.0.0.1:8531", api_key="…")``, then
+        ``await client.chat({"model": "base", "messages": [{"role": "user", "content": "Hi"}]})``.
+
+    Every method raises ``EngineUnavailableError`` when no connection can be made,
+    ``EngineRejectedError`` with the engine's status and message on a 4xx, and ``EngineError`` on
+    anything else that is not an answer. It opens its connections at first use and belongs to the
+    event loop of that moment.
+    """
+
+    def __init__(self, base_url: str, api_key: str | None = None) -> None:
+        self.base_url = base_url.rstrip("/")
+        self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+        self._opened: aiohttp.ClientSession | None = None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close every connection; the client can be used again afterwards."""
+        if self._opened is not None:
+            await self._opened.close()
+            self._opened = None
+
+    async def served(self) -> list[ServedModel]:
+        """Return what the engine answers to: the base model, then the loaded adapters."""
+        timeout = aiohttp.ClientTimeout(total=ADMIN_TIMEOUT_S)
+        async with self._request("GET", "/v1/models", timeout=timeout) as response:
+            entries = _parse(await response.read()).get("data")
+        try:
+            return [
+                ServedModel(str(entry["id"]), entry.get("root"), entry.get("parent"))
+                for entry in entries or []
+            ]
+        except (AttributeError, KeyError, TypeError) as error:
+            raise EngineError(f"the engine's list of models is malformed: {error!r}") from error
+
+    async def models(self) -> list[str]:
+        """Return the names that the engine answers to, the base model's first."""
+        return [model.name for model in await self.served()]
+
+    async def base_root(self) -> str | None:
+        """Return the folder or hub name of the engine's base model, or None if it does not say."""
+        return next((model.root for model in await self.served() if model.parent is None), None)
+
+    async def chat(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the engine's JSON answer to a chat completion that is not streamed."""
+        return await self._post_json("/v1/chat/completions", body)
+
+    async def stream(self, body: Mapping[str, Any]) -> AsyncIterator[bytes]:
+        """Yield the data of each server-sent event of a streamed chat completion, as it arrives.
+
+        The events do not depend on how the network cut them. ``[DONE]`` is not yielded: the
+        iterator ends with it. Closing the iterator closes the connection, by which the engine stops
+        computing.
+
+        Raises:
+            EngineError: the stream ended without ``[DONE]``, or the engine reported an error in it.
+        """
+        async with self._request("POST", "/v1/chat/completions", body) as response:
+            async for data in _events(response.content):
+                if data == _DONE:
+                    return
+                if data.startswith(b'{"error"'):
+                    raise EngineError(f"the engine broke off its answer: {_message(data)}")
+                yield data
+        raise EngineError("the engine's stream ended before its answer was complete")
+
+    async def prompt_logprobs(self, model: str, token_ids: list[int]) -> list[float | None]:
+        """Return the log-probability of each prompt token; [T], the first is None.
+
+        Raises:
+            EngineError: the answer does not hold one entry per token.
+        """
+        body = {"model": model, "prompt": token_ids, "max_tokens": 1, "prompt_logprobs": 0}
+        answer = await self._post_json("/v1/completions", body)
+        try:
+            entries = answer["choices"][0]["prompt_logprobs"]
+            return [
+                None if entry is None else float(entry[str(token)]["logprob"])
+                for token, entry in zip(token_ids, entries, strict=True)
+            ]
+        except (KeyError, IndexError, TypeError, ValueError) as error:
+            raise EngineError(
+                f"the engine reported no usable prompt_logprobs: {error!r}"
+            ) from error
+
+    async def load_adapter(self, name: str, path: Path) -> None:
+        """Load the adapter folder at ``path``, as the engine sees the file system, under ``name``.
+
+        Raises:
+            EngineRejectedError: the name is taken (400) or the folder is missing (404).
+            EngineError: the engine could not read the adapter (rank, shapes, truncated file).
+        """
+        await self._admin("/v1/load_lora_adapter", {"lora_name": name, "lora_path": str(path)})
+
+    async def unload_adapter(self, name: str) -> None:
+        """Unload the adapter ``name``.
+
+        Raises:
+            EngineRejectedError: the engine does not have it (404).
+        """
+        await self._admin("/v1/unload_lora_adapter", {"lora_name": name})
+
+    async def health(self) -> bool:
+        """Say whether the engine answers its health check within ``HEALTH_TIMEOUT_S``."""
+        timeout = aiohttp.ClientTimeout(total=HEALTH_TIMEOUT_S)
+        try:
+            async with self._request("GET", "/health", timeout=timeout):
+                return True
+        except (EngineError, EngineUnavailableError, EngineRejectedError):
+            return False
+
+    async def makes_progress(self, model: str, timeout_s: float) -> bool:
+        """Say whether the engine computes, which its health check does not show.
+
+        It does when it answers one token in time, or is so busy that this one has to wait but
+        the tokens of other requests come.
+        """
+        hello = [{"role": "user", "content": "Hello"}]
+        try:
+            before = await self._num_tokens()
+            try:
+                async with asyncio.timeout(timeout_s):
+                    await self.chat({"model": model, "messages": hello, "max_tokens": 1})
+                return True
+            except TimeoutError:
+                return await self._num_tokens() > before
+        except (EngineError, EngineUnavailableError, EngineRejectedError):
+            return False
+
+    async def _num_tokens(self) -> float:
+        """Return how many tokens the engine has read and written since it started."""
+        timeout = aiohttp.ClientTimeout(total=HEALTH_TIMEOUT_S)
+        async with self._request("GET", "/metrics", timeout=timeout) as response:
+            text = await response.text()
+        counters = r"^vllm:(?:prompt|generation)_tokens_total\S* (\S+)$"
+        return sum(float(count) for count in re.findall(counters, text, re.MULTILINE))
+
+    async def _admin(self, path: str, body: Mapping[str, Any]) -> None:
+        timeout = aiohttp.ClientTimeout(total=ADMIN_TIMEOUT_S)
+        async with self._request("POST", path, body, timeout=timeout) as response:
+            await response.read()
+
+    async def _post_json(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        async with self._request("POST", path, body) as response:
+            return _parse(await response.read())
+
+    @asynccontextmanager
+    async def _request(
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | None = None,
+        timeout: aiohttp.ClientTimeout | None = None,
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        """Send one request and yield its successful response; failures get their names here."""
+        headers = dict(self._headers)
+        data = None
+        if body is not None:
+            headers["Content-Type"] = "application/json"
+            data = orjson.dumps(body)
+        options: dict[str, Any] = {} if timeout is None else {"timeout": timeout}
+        try:
+            async with self._session().request(
+                method, self.base_url + path, data=data, headers=headers, **options
+            ) as response:
+                if response.status >= 400:
+                    raise _refusal(response.status, await response.read())
+                yield response
+        except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
+            raise EngineUnavailableError(f"the engine does not answer: {error}") from error
+        except aiohttp.ServerDisconnectedError as error:
+            raise EngineUnavailableError("the engine closed the connection") from error
+        except TimeoutError as error:
+            raise EngineError(f"the engine did not answer {path} in time") from error
+        except aiohttp.ClientError as error:
+            raise EngineError(f"the engine's answer broke off: {error}") from error
+
+    def _session(self) -> aiohttp.ClientSession:
+        if self._opened is None:
+            self._opened = aiohttp.ClientSession(
+                # No limit: the engine queues, not the client. vLLM closes idle connections after
+                # 5 s; dropping them earlier avoids sending a request into a closing one.
+                connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=3.0),
+                timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S),
+            )
+        return self._opened
+
+
+async def _events(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
+    """Yield the data of each server-sent event; several ``data:`` lines are joined by newlines.
+
+    The bytes are split at line ends only, so a chunk border may fall anywhere: in a line end, in a
+    character. An event that the end of the stream cut off is not yielded.
+    """
+    pending = b""
+    lines: list[bytes] = []
+    async for chunk in content.iter_any():
+        *complete, pending = (pending + chunk).split(b"\n")
+        for line in complete:
+            line = line.removesuffix(b"\r")
+            if line.startswith(b"data:"):
+                lines.append(line[5:].removeprefix(b" "))
+            elif not line and lines:
+                yield b"\n".join(lines)
+                lines = []
+
+
+def _refusal(
+    status: int, content: bytes
+) -> EngineError | EngineRejectedError | EngineUnavailableError:
+    """Turn the engine's error answer into the error that says whose fault it is."""
+    message = _message(content)
+    if status in {401, 403}:
+        return EngineError(f"the engine refused the service's key ({status}): set engine.api_key")
+    if status == 503:
+        return EngineUnavailableError(f"the engine is not ready: {message}")
+    if status >= 500:
+        return EngineError(f"the engine failed ({status}): {message}")
+    detail = _error_object(content)
+    param = detail.get("param")
+    return EngineRejectedError(
+        message, status=status, param=param if isinstance(param, str) else None
+    )
+
+
+def _message(content: bytes) -> str:
+    message = _error_object(content).get("message")
+    return str(message) if message else content[:500].decode(errors="replace")
+
+
+def _error_object(content: bytes) -> dict[str, Any]:
+    """Return ``error`` of an OpenAI error body, or an empty object."""
+    try:
+        body = orjson.loads(content)
+    except orjson.JSONDecodeError:
+        return {}
+    error = body.get("error") if isinstance(body, dict) else None
+    return error if isinstance(error, dict) else {}
+
+
+def _parse(content: bytes) -> dict[str, Any]:
+    try:
+        answer = orjson.loads(content)
+    except orjson.JSONDecodeError as error:
+        raise EngineError(f"the engine answered with something that is no JSON: {error}") from error
+    if not isinstance(answer, dict):
+        raise EngineError("the engine answered with JSON that is no object")
+    return answer

@@ -1,0 +1,148 @@
+"""``denizen episodes`` and ``feedback``: what was asked and answered, and how good it was."""
+
+from typing import Annotated, Any
+
+import typer
+
+from console.commands import DEFAULT_LIMIT, After, JsonFlag, Limit, connect
+from console.render import (
+    content_text,
+    instant,
+    one_line,
+    print_fields,
+    print_json,
+    print_more,
+    print_record,
+    print_table,
+)
+
+episodes = typer.Typer(help="What was asked and answered.", no_args_is_help=True)
+
+WORDS = {"good": True, "true": True, "bad": False, "false": False}
+"""Thumbs, as words."""
+
+
+@episodes.command("ls")
+def list_episodes(
+    skill: Annotated[int | None, typer.Option(help="Only this skill's.")] = None,
+    source: Annotated[
+        str | None, typer.Option(help="Only these: chat, harness, agent or practice.")
+    ] = None,
+    limit: Limit = DEFAULT_LIMIT,
+    after: After = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """List episodes, newest first."""
+    with connect() as client:
+        page = client.page("episodes", skill=skill, source=source, limit=limit, after=after)
+    if as_json:
+        print_json(page.json)
+        return
+    columns = ("ID", "WHEN", "source", "SKILL", "task", "OUTCOME", "by", "ADAPTER", "CALLS")
+    print_table(columns, [_episode_row(row) for row in page.rows])
+    print_more("denizen episodes ls", page.next)
+
+
+def _episode_row(row: dict[str, Any]) -> tuple[Any, ...]:
+    outcome = row["outcome"] or {}
+    return (
+        row["id"],
+        instant(row["created_at"]),
+        row["source"],
+        row["skill"],
+        one_line(row["task_text"]),
+        outcome.get("value"),
+        outcome.get("provenance") or outcome.get("unscored_reason"),
+        row["adapter"],
+        row["num_calls"],
+    )
+
+
+@episodes.command("show")
+def show_episode(episode_id: str, as_json: JsonFlag = False) -> None:
+    """Show one episode: its calls with their answers, grades and feedback."""
+    with connect() as client:
+        episode = client.get("episodes", episode_id)
+    if as_json:
+        print_json(episode)
+        return
+    apart = ("calls", "grades", "feedback")
+    print_fields({name: value for name, value in episode.items() if name not in apart})
+    for call in episode["calls"]:
+        _print_call(call)
+    if episode["grades"]:
+        print_table(
+            ("KIND", "grader", "VALUE", "why"),
+            [
+                (g["kind"], g["grader"], g["value"], g["explanation"] or g["unscored_reason"])
+                for g in episode["grades"]
+            ],
+            title="grades",
+        )
+    if episode["feedback"]:
+        print_table(
+            ("WHEN", "VALUE", "source", "comment", "correction"),
+            [
+                (instant(f["created_at"]), f["value"], f["source"], f["comment"], f["correction"])
+                for f in episode["feedback"]
+            ],
+            title="feedback",
+        )
+
+
+def _print_call(call: dict[str, Any]) -> None:
+    """Print what was asked last and what was answered, and whether it can be learned from."""
+    asked = (call.get("request") or {}).get("messages") or []
+    answer = call.get("message") or {}
+    print()
+    print_fields(
+        {
+            "call": call["id"],
+            "adapter": call["adapter"],
+            "status": call["status"],
+            "asked": content_text(asked[-1].get("content")) if asked else None,
+            "answered": content_text(answer.get("content") or answer.get("tool_calls")),
+            "tokens": _token_counts(call),
+            "learnable": call["not_learnable_reason"] or True,
+        }
+    )
+
+
+def _token_counts(call: dict[str, Any]) -> str:
+    """Return ``12 + 5``: prompt and completion tokens; ``?`` where the engine reported no ids."""
+    counts = (call.get("prompt_token_ids"), call.get("completion_token_ids"))
+    return " + ".join("?" if ids is None else str(len(ids)) for ids in counts)
+
+
+def parse_value(text: str) -> float | bool:
+    """Read a rating: ``good``, ``bad``, ``true``, ``false``, or a number from 0 to 1."""
+    if text.lower() in WORDS:
+        return WORDS[text.lower()]
+    try:
+        value = float(text)
+    except ValueError:
+        value = float("nan")
+    if not 0.0 <= value <= 1.0:
+        raise typer.BadParameter(f"{text!r} is neither good, bad nor a number from 0 to 1")
+    return value
+
+
+def feedback(
+    answer_id: Annotated[
+        str, typer.Argument(metavar="ID", help="A completion's id, or an episode's (ep_…).")
+    ],
+    value: Annotated[
+        float, typer.Argument(parser=parse_value, metavar="VALUE", help="good, bad, or 0 to 1.")
+    ],
+    comment: Annotated[str | None, typer.Option(help="What was right or wrong.")] = None,
+    correction: Annotated[
+        str | None, typer.Option(help="What the answer should have been.")
+    ] = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Say how good an answer was; it may be days old."""
+    which = "episode_id" if answer_id.startswith("ep_") else "completion_id"
+    body = {which: answer_id, "value": value, "comment": comment, "correction": correction}
+    with connect() as client:
+        answer = client.post("feedback", body=body)
+    print_record(answer, as_json=as_json)

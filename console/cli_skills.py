@@ -1,0 +1,75 @@
+"""``denizen skills``: the task types that were found, and whether each may be learned."""
+
+from typing import Annotated, Any
+
+import typer
+
+from console.commands import JsonFlag, connect
+from console.render import print_json, print_record, print_table
+
+skills = typer.Typer(help="Task types that were found.", no_args_is_help=True)
+
+SkillId = Annotated[int, typer.Argument(metavar="SKILL", help="A skill's number.")]
+
+
+@skills.command("ls")
+def list_skills(as_json: JsonFlag = False) -> None:
+    """List skills with what each still misses before it learns."""
+    with connect() as client:
+        page = client.page("skills")
+    if as_json:
+        print_json(page.json)
+        return
+    columns = ("ID", "title", "POLICY", "EPISODES", "GRADED", "OUTCOME", "TASKS", "missing")
+    print_table(columns, [_skill_row(row) for row in page.rows])
+
+
+def _skill_row(row: dict[str, Any]) -> tuple[Any, ...]:
+    return (
+        row["id"],
+        row["title"],
+        row["policy"],
+        row["num_episodes"],
+        row["num_graded"],
+        row["mean_outcome"],
+        f"{row['num_train_tasks']}+{row['num_heldout_tasks']}",
+        "; ".join(row["missing"]),
+    )
+
+
+@skills.command("show")
+def show_skill(skill: SkillId, as_json: JsonFlag = False) -> None:
+    """Show one skill."""
+    with connect() as client:
+        answer = client.get("skills", str(skill))
+    print_record(answer, as_json=as_json)
+
+
+@skills.command("rename")
+def rename_skill(skill: SkillId, title: str, as_json: JsonFlag = False) -> None:
+    """Give a skill a title of your own."""
+    _change(skill, {"title": title}, as_json=as_json)
+
+
+@skills.command("pause")
+def pause_skill(skill: SkillId, as_json: JsonFlag = False) -> None:
+    """Stop learning a skill for now; it is still recorded and graded."""
+    _change(skill, {"policy": "paused"}, as_json=as_json)
+
+
+@skills.command("resume")
+def resume_skill(skill: SkillId, as_json: JsonFlag = False) -> None:
+    """Learn a paused or locked skill again."""
+    _change(skill, {"policy": "learn"}, as_json=as_json)
+
+
+@skills.command("lock")
+def lock_skill(skill: SkillId, as_json: JsonFlag = False) -> None:
+    """Keep a skill as it is: never learned from, though still guarded by the gate."""
+    _change(skill, {"policy": "locked"}, as_json=as_json)
+
+
+def _change(skill: int, change: dict[str, str], *, as_json: bool) -> None:
+    with connect() as client:
+        answer = client.patch("skills", str(skill), body=change)
+    print_record(answer, as_json=as_json)

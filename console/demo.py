@@ -1,0 +1,192 @@
+"""``denizen demo``: the whole loop with real parts: ask, learn, compare, roll back."""
+
+import platform
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from console.client import ServiceClient
+from console.demo_service import demo_service
+from console.demo_traffic import FAMILIES, Tally, User, mixed_tasks
+from console.follow import step_line
+from console.render import print_json, print_table
+
+NUM_PER_FAMILY = 60
+NUM_BURST = 3 * 40  # tasks before the first cycle; the rest come while it learns
+NUM_CYCLES = 2
+TIME_LIMIT_S = 20 * 60.0  # for learning; the whole demo stays within 25 minutes
+POLL_S = 1.0
+SETTINGS = {
+    "DENIZEN_LEARNER__CHECK_INTERVAL_S": "10",
+    "DENIZEN_LEARNER__MIN_NEW_SIGNAL": "30",
+    "DENIZEN_PROMOTION__MODE": "auto",
+}
+ENDED_WELL = {"promoted", "inconclusive", "rejected", "no_signal"}
+
+
+def run_demo(*, as_json: bool) -> int:
+    """Run the demo; return the exit code: 0 when it learned, lost no request, and rolled back."""
+    began = time.monotonic()
+    console = Console(stderr=as_json, quiet=as_json and not Console(stderr=True).is_terminal)
+    console.print("Starting a service over a throw-away home …")
+    with demo_service(SETTINGS) as client:
+        report = _Demo(client, console).run()
+    report["minutes"] = round((time.monotonic() - began) / 60, 1)
+    report["machine"] = f"{platform.machine()}, {_cpu_count()} cores, {platform.system()}"
+    if as_json:
+        print_json(report)
+    else:
+        _show(report)
+    return 0 if report["ok"] else 1
+
+
+class _Demo:
+    """The demo's acts, in order."""
+
+    def __init__(self, client: ServiceClient, console: Console) -> None:
+        self._client = client
+        self._console = console
+
+    def run(self) -> dict[str, Any]:
+        """Play all acts and return the report."""
+        tasks = mixed_tasks(NUM_PER_FAMILY, seed=int(time.time()) % 100_000)
+        user = User(self._client.url, None, tasks)
+        self._first_tasks(user)
+        user.keep_working(NUM_BURST)
+        try:
+            cycles = self._learn()
+            self._pause_learning()
+            live = self._live()
+            self._console.print(f"Comparing base and {live} on the held-out tasks …")
+            learned = self._compare(live)
+            back = self._client.post(
+                "adapters", "rollback", body={"to": "base", "reason": "the demo's last act"}
+            )
+            self._console.print(f"Rolled back to {back['to']}; asking again …")
+            restored = self._compare(self._live())
+        finally:
+            tally = user.stop()
+        return self._report(cycles, live, learned, restored, tally)
+
+    def _first_tasks(self, user: User) -> None:
+        families = ", ".join(FAMILIES)
+        with self._progress() as progress:
+            bar = progress.add_task(f"A user asks about {families}", total=NUM_BURST)
+            for num in user.burst(NUM_BURST, num_threads=8):
+                progress.update(bar, completed=num)
+
+    def _learn(self) -> list[dict[str, Any]]:
+        """Watch the scheduler start cycles by itself until enough have ended."""
+        deadline = time.monotonic() + TIME_LIMIT_S
+        ended: dict[str, dict[str, Any]] = {}
+        with self._progress() as progress:
+            bar = progress.add_task("Waiting for the scheduler", total=None)
+            while len(ended) < NUM_CYCLES and time.monotonic() < deadline:
+                cycles = self._client.get("cycles")["data"]
+                for row in reversed(cycles):
+                    if row["id"] not in ended:
+                        cycle = self._client.get("cycles", row["id"])
+                        self._show_cycle(progress, bar, cycle)
+                        if cycle["state"] != "running":
+                            ended[cycle["id"]] = cycle
+                            progress.console.print(_verdict_line(cycle))
+                time.sleep(POLL_S)
+        return list(ended.values())
+
+    def _show_cycle(self, progress: Progress, bar: Any, cycle: Mapping[str, Any]) -> None:
+        steps = cycle["steps"]
+        line = step_line(steps[-1]) if steps else "first rollouts"
+        phase = (cycle.get("progress") or {}).get("phase", cycle["state"])
+        progress.update(
+            bar,
+            description=f"{line} · {phase}",
+            completed=len(steps),
+            total=cycle["receipt"].get("max_steps"),
+        )
+
+    def _pause_learning(self) -> None:
+        for skill in self._client.get("skills")["data"]:
+            self._client.patch("skills", str(skill["id"]), body={"policy": "paused"})
+        while self._client.get("status")["running"]:
+            time.sleep(POLL_S)
+
+    def _live(self) -> str:
+        return str(self._client.get("status")["live"])
+
+    def _compare(self, version: str) -> dict[str, Any]:
+        body = {"before": "base", "after": version}
+        report: dict[str, Any] = self._client.post("adapters", "compare", body=body)
+        return report
+
+    def _report(
+        self,
+        cycles: list[dict[str, Any]],
+        live: str,
+        learned: dict[str, Any],
+        restored: dict[str, Any],
+        tally: Tally,
+    ) -> dict[str, Any]:
+        titles = {skill["id"]: skill["title"] for skill in self._client.get("skills")["data"]}
+        overall = learned["overall"]
+        back = restored["overall"]["mean_after"]
+        is_restored = abs(back - overall["mean_before"]) < 0.05
+        ok = bool(
+            overall["gain_low"] is not None
+            and overall["gain_low"] > 0
+            and not tally.failures
+            and is_restored
+        )
+        return {
+            "ok": ok,
+            "live": live,
+            "overall": overall,
+            "skills": [
+                row | {"title": titles.get(row["skill_id"], "-")} for row in learned["skills"]
+            ],
+            "after_rollback": back,
+            "cycles": [
+                {key: cycle[key] for key in ("id", "state", "end_reason", "candidate", "receipt")}
+                for cycle in cycles
+            ],
+            "requests": tally.num_sent,
+            "failed_requests": tally.failures,
+            "answers_by_version": tally.adapters,
+        }
+
+    def _progress(self) -> Progress:
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+        return Progress(*columns, TimeElapsedColumn(), console=self._console)
+
+
+def _verdict_line(cycle: Mapping[str, Any]) -> str:
+    return f"{cycle['id']} {cycle['state']}: {cycle['end_reason']}"
+
+
+def _show(report: Mapping[str, Any]) -> None:
+    rows = [_score_row(row["title"], row, report["live"]) for row in report["skills"]]
+    rows.append(_score_row("all", report["overall"], report["live"]))
+    columns = ("SKILL", "held-out tasks", "before", "after", "gain", "95 % interval", "version")
+    print_table(columns, rows)
+    base, back = report["overall"]["mean_before"], report["after_rollback"]
+    print(f"after the rollback: {back:.3f} (before learning: {base:.3f})")
+    versions = ", ".join(f"{name} {num}" for name, num in report["answers_by_version"].items())
+    num_failed = len(report["failed_requests"])
+    print(f"requests: {report['requests']}, failed: {num_failed}; answers by version: {versions}")
+    print(f"{report['minutes']} minutes on {report['machine']}")
+
+
+def _score_row(title: str, row: Mapping[str, Any], version: str) -> tuple[Any, ...]:
+    if row["mean_gain"] is None:
+        return (title, row["num_tasks"], None, None, None, None, version)
+    interval = f"[{row['gain_low']:+.3f}, {row['gain_high']:+.3f}]"
+    means = (f"{row['mean_before']:.3f}", f"{row['mean_after']:.3f}", f"{row['mean_gain']:+.3f}")
+    return (title, row["num_tasks"], *means, interval, version)
+
+
+def _cpu_count() -> int:
+    import os
+
+    return len(os.sched_getaffinity(0))

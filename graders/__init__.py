@@ -1,0 +1,1 @@
+"""What judges: checks, people and (later) LLM judges, merged into outcomes with provenance."""

@@ -1,0 +1,1 @@
+"""What changes the weights: tasks, groups, GRPO steps, versions, the gate and the pointer."""

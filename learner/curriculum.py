@@ -1,0 +1,86 @@
+"""What to learn next: when a skill has enough new signal, and which of its tasks to practise."""
+
+import random
+from collections.abc import Sequence
+
+from pydantic import ConfigDict
+
+from learner.trainer_config import TrainerConfig
+from memory.types import Skill, SkillPolicy, TaskSpec
+
+
+class LearnerConfig(TrainerConfig):
+    """Settings of ``[learner]``: the trainer's, and when, on what and for how long to learn."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    enabled: bool = True
+    """Whether cycles start by themselves; ``denizen learn`` works either way."""
+    check_interval_s: float = 20.0
+    """Seconds between looks at whether a skill has enough new signal."""
+    min_new_signal: int = 16
+    """Graded live episodes and new tasks a skill needs since its last cycle; two steps' worth of
+    tasks.
+    """
+    min_train_tasks: int = 8
+    """Different training tasks a skill needs; below that practice repeats itself."""
+    min_heldout_tasks: int = 8
+    """Held-out tasks a skill needs, so that the gate can tell anything at all."""
+    group_size: int = 8
+    """Rollouts of one task that are compared with each other (FACTS: 8 × 8 learns on two cores)."""
+    tasks_per_step: int = 8
+    """Tasks in one optimizer step."""
+    steps_per_cycle: int = 12
+    """Optimizer steps in one cycle."""
+    temperature: float = 1.0
+    """Sampling temperature of practice; at 1 the recorded log-probabilities are those of the
+    sampler.
+    """
+    max_heldout_tasks: int = 48
+    """Held-out tasks a gate tries, spread evenly over the skills."""
+    step_timeout_s: float = 900.0
+    """Seconds after which a training step counts as hung."""
+
+
+def missing(skill: Skill, config: LearnerConfig) -> list[str]:
+    """Say what a skill lacks before a cycle may start by itself; empty when it is ready.
+
+    Example:
+        ``["12 of 16 newly graded episodes or tasks"]``
+    """
+    num_new, need = skill.num_new_signal, config.min_new_signal
+    fresh = [f"{num_new} of {need} newly graded episodes or tasks"] if num_new < need else []
+    return fresh + missing_work(skill, config)
+
+
+def missing_work(skill: Skill, config: LearnerConfig) -> list[str]:
+    """Say what a skill lacks to take part in a cycle that another skill has started."""
+    if skill.policy is not SkillPolicy.LEARN:
+        return [f"the skill is {skill.policy}"]
+    needs = (
+        (skill.num_train_tasks, config.min_train_tasks, "training tasks"),
+        (skill.num_heldout_tasks, config.min_heldout_tasks, "held-out tasks"),
+    )
+    return [f"{have} of {need} {what}" for have, need, what in needs if have < need]
+
+
+def choose(tasks: Sequence[TaskSpec], num: int, rng: random.Random) -> list[TaskSpec]:
+    """Choose tasks for one step, taking turns between skills.
+
+    Args:
+        tasks: the candidates; within a skill the earlier ones are preferred (the store lists the
+            least practised first).
+        num: how many to choose; fewer when there are fewer.
+        rng: decides which skill begins.
+    """
+    by_skill: dict[int | None, list[TaskSpec]] = {}
+    for task in tasks:
+        by_skill.setdefault(task.skill_id, []).append(task)
+    queues = list(by_skill.values())
+    rng.shuffle(queues)
+    chosen: list[TaskSpec] = []
+    depth = 0
+    while len(chosen) < num and any(depth < len(queue) for queue in queues):
+        chosen += [queue[depth] for queue in queues if depth < len(queue)]
+        depth += 1
+    return chosen[:num]

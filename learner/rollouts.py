@@ -1,0 +1,192 @@
+"""Practice: tasks are tried again with given weights; each try is graded and recorded.
+
+It does not know how an answer is sampled or a grade is reached; both come in as functions.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from graders.outcome import merge
+from graders.types import Answer, Grader
+from learner.rows import Rollout, RolloutGroup
+from memory.errors import DenizenError
+from memory.store import Store
+from memory.types import (
+    Call,
+    Episode,
+    EpisodeSource,
+    Grade,
+    Message,
+    Outcome,
+    TaskSpec,
+)
+
+log = logging.getLogger(__name__)
+GREEDY = {"temperature": 0.0}
+
+
+class SampleFn(Protocol):
+    """Samples completions of one prompt from named weights."""
+
+    async def __call__(
+        self,
+        *,
+        adapter: str,
+        messages: Sequence[Message],
+        sampling: Mapping[str, Any],
+        num_samples: int,
+    ) -> list[Call]:
+        """Return the completions, each as a call in an episode of its own."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Trial:
+    """One graded try at a task."""
+
+    task: TaskSpec
+    call: Call
+    grade: Grade
+    outcome: Outcome
+
+
+class Practice:
+    """Tries tasks and keeps what came of it."""
+
+    def __init__(
+        self,
+        *,
+        sample: SampleFn,
+        grader_of: Callable[[str], Grader],
+        store: Store,
+        max_in_flight: int = 16,
+    ) -> None:
+        self._sample = sample
+        self._grader_of = grader_of
+        self._store = store
+        self._max_in_flight = max_in_flight
+
+    async def practise(
+        self,
+        tasks: Sequence[TaskSpec],
+        *,
+        adapter: str,
+        num_samples: int,
+        sampling: Mapping[str, Any],
+        cycle_id: str | None,
+        on_task: Callable[[], None] = lambda: None,
+    ) -> list[list[Trial]]:
+        """Try each task ``num_samples`` times; return the trials of each task, in the tasks' order.
+
+        A task that cannot be tried (the engine refuses its prompt) yields no trials and is logged;
+        it takes no other with it.
+
+        Args:
+            tasks: what to try.
+            adapter: the weights to sample from.
+            num_samples: tries a task.
+            sampling: overrides the task's own sampling parameters.
+            cycle_id: the learning cycle this belongs to.
+            on_task: called after each task.
+
+        Raises:
+            EngineUnavailableError: the engine went away.
+        """
+        gate = asyncio.Semaphore(self._max_in_flight)
+
+        async def one(task: TaskSpec) -> list[Trial]:
+            async with gate:
+                try:
+                    calls = await self._sample(
+                        adapter=adapter,
+                        messages=task.messages,
+                        sampling={**task.sampling, **sampling},
+                        num_samples=num_samples,
+                    )
+                except DenizenError as error:
+                    if error.status >= 500:
+                        raise
+                    log.warning("task %s cannot be practised: %s", task.id, error)
+                    return []
+                trials = [await self._graded(task, call) for call in calls]
+                on_task()
+                return trials
+
+        tried = await asyncio.gather(*(one(task) for task in tasks))
+        await self._record([trial for trials in tried for trial in trials], cycle_id)
+        return tried
+
+    async def score(
+        self, tasks: Sequence[TaskSpec], *, adapter: str, cycle_id: str | None = None
+    ) -> dict[str, float | None]:
+        """Return each task's score when it is answered once, greedily; None where it has none."""
+        tried = await self.practise(
+            tasks, adapter=adapter, num_samples=1, sampling=GREEDY, cycle_id=cycle_id
+        )
+        return {
+            task.id: mean_reward(trials) if trials else None
+            for task, trials in zip(tasks, tried, strict=True)
+        }
+
+    async def _graded(self, task: TaskSpec, call: Call) -> Trial:
+        message = call.message or {"role": "assistant", "content": ""}
+        grade = await self._grader_of(task.grader).grade(
+            Answer(
+                messages=task.messages,
+                message=message,
+                reference=task.reference,
+                config=task.grader_config,
+            )
+        )
+        return Trial(task=task, call=call, grade=grade, outcome=merge([grade]))
+
+    async def _record(self, trials: Sequence[Trial], cycle_id: str | None) -> None:
+        await self._store.episodes.record_practice(
+            [
+                (_episode(trial, cycle_id), trial.call, trial.grade, trial.outcome)
+                for trial in trials
+            ]
+        )
+
+
+def group_of(trials: Sequence[Trial], *, group_id: str) -> RolloutGroup:
+    """Return the trials of one task as a group to learn from."""
+    task = trials[0].task
+    return RolloutGroup(
+        id=group_id,
+        task_id=task.id,
+        skill_id=task.skill_id,
+        rollouts=[
+            Rollout(
+                prompt_token_ids=trial.call.prompt_token_ids or (),
+                completion_token_ids=trial.call.completion_token_ids or (),
+                sampler_logprobs=trial.call.sampler_logprobs,
+                reward=trial.outcome.value,
+                finish_reason=trial.call.finish_reason,
+            )
+            for trial in trials
+        ],
+    )
+
+
+def mean_reward(trials: Sequence[Trial]) -> float | None:
+    """Return the mean of what could be scored, or None when nothing could."""
+    values = [trial.outcome.value for trial in trials if trial.outcome.value is not None]
+    return sum(values) / len(values) if values else None
+
+
+def _episode(trial: Trial, cycle_id: str | None) -> Episode:
+    return Episode(
+        id=trial.call.episode_id,
+        created_at=trial.call.created_at,
+        source=EpisodeSource.PRACTICE,
+        task_text=trial.task.text,
+        reference=trial.task.reference,
+        grader=trial.task.grader,
+        skill_id=trial.task.skill_id,
+        task_id=trial.task.id,
+        cycle_id=cycle_id,
+        digested_revision=1,
+    )

@@ -1,0 +1,239 @@
+"""One adapter under training: its weights, the optimizer, and the step.
+
+Knows nothing of versions, tasks, rewards or where rows come from. Only the adapter's weights ever
+change. A step that would not teach anything raises instead of succeeding quietly.
+
+Axes: ``B`` rows of a micro-batch, ``T`` tokens of its longest row, ``N`` its trained tokens, ``D``
+hidden units, ``V`` vocabulary.
+"""
+
+import math
+import resource
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from learner import microbatches
+from learner.errors import NoSignalError, RowError, TrainingError
+from learner.lora_model import load_adapter, load_model, save_adapter
+from learner.losses import LossStats, policy_loss
+from learner.microbatches import MicroBatch
+from learner.rows import TrainingRow
+from learner.trainer_config import TrainerConfig
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StepReceipt:
+    """What one optimizer step did; "kept" and "known" tokens as in ``LossStats``."""
+
+    num_rows: int
+    num_dropped_sequences: int  # outside the trust region
+    num_tokens: int  # computed, prompts included, padding not
+    trained_tokens: int  # kept: in the loss and its denominator
+    num_dropped_tokens: int
+    num_unknown_tokens: int  # without a sampler log-probability
+    nonzero_advantage_share: float  # of kept tokens
+    loss: float  # mean over kept tokens
+    grad_norm: float  # before it is clipped to max_grad_norm
+    parameter_change: float  # L2 norm over all adapter weights
+    kl_sampler_trainer: float  # k3 estimate of KL(sampler || trainer), nats a known token
+    logprob_gap: float  # mean |trainer - sampler|, nats a known token
+    is_weight_mean: float  # after the cap, kept tokens
+    is_weight_max: float  # before the cap, kept tokens
+    is_clipped_share: float  # of kept tokens
+    forward_s: float
+    backward_s: float
+    optimizer_s: float
+    peak_memory_mib: float  # of the process so far; on CUDA of the device
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the receipt as plain JSON."""
+        return asdict(self)
+
+
+class Trainer:
+    """Owns model and optimizer of one learning run; AdamW's moments last from step to step."""
+
+    def __init__(
+        self, model_dir: Path, config: TrainerConfig, *, parent_adapter: Path | None = None
+    ) -> None:
+        """Load the base and start from the parent's adapter, or from one that changes nothing.
+
+        Args:
+            model_dir: the base model as a Hugging Face folder.
+            config: shape of the adapter and of the steps.
+            parent_adapter: folder of the adapter to continue from; same rank, alpha and layers.
+
+        Raises:
+            TrainingError: the base model cannot be loaded.
+            AdapterError: the parent does not fit ``config``; names expected and found.
+        """
+        self.config = config
+        self._base_name = model_dir.resolve().name
+        self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        torch.manual_seed(config.seed)
+        self._model = load_model(model_dir, config).to(self._device)
+        if parent_adapter is not None:
+            load_adapter(self._model, parent_adapter, config)
+        self._causal_lm: Any = self._model.get_base_model()
+        self._parameters = [p for p in self._model.parameters() if p.requires_grad]
+        # No weight decay: it would move the weights even where the gradient is zero.
+        self._optimizer = torch.optim.AdamW(
+            self._parameters, lr=config.learning_rate, weight_decay=0.0
+        )
+
+    def step(self, rows: Sequence[TrainingRow]) -> StepReceipt:
+        """Make one optimizer step on all rows together.
+
+        Raises:
+            NoSignalError: no row, or no advantage other than zero; nothing was computed.
+            RowError: a token id lies outside the model's vocabulary.
+            TrainingError: no sequence in the trust region, a loss or gradient that is zero or not
+                finite, or weights that did not move. The weights are as before.
+        """
+        if not any(row.has_signal for row in rows):
+            raise NoSignalError(f"none of the {len(rows)} rows has an advantage other than zero")
+        self._check_vocabulary(rows)
+        gradient = self._sum_gradients(rows)
+        started = time.perf_counter()
+        grad_norm = self._finish_gradient(gradient)
+        parameter_change = self._update()
+        stats = gradient.stats
+        return StepReceipt(
+            num_rows=len(rows),
+            num_dropped_sequences=stats.num_dropped_sequences,
+            num_tokens=sum(len(row.token_ids) for row in rows),
+            trained_tokens=stats.num_tokens,
+            num_dropped_tokens=stats.num_dropped_tokens,
+            num_unknown_tokens=stats.num_unknown_tokens,
+            nonzero_advantage_share=stats.num_nonzero_advantages / stats.num_tokens,
+            loss=gradient.loss_sum / stats.num_tokens,
+            grad_norm=grad_norm,
+            parameter_change=parameter_change,
+            kl_sampler_trainer=stats.k3_sum / stats.num_known_tokens,
+            logprob_gap=stats.gap_sum / stats.num_known_tokens,
+            is_weight_mean=stats.weight_sum / stats.num_tokens,
+            is_weight_max=stats.weight_max,
+            is_clipped_share=stats.num_clipped_tokens / stats.num_tokens,
+            forward_s=gradient.forward_s,
+            backward_s=gradient.backward_s,
+            optimizer_s=time.perf_counter() - started,
+            peak_memory_mib=_peak_memory_mib(self._device),
+        )
+
+    def trainer_logprobs(self, batch: MicroBatch) -> Tensor:
+        """Return float32 [N], each trained token's log-probability under the current weights.
+
+        There is no attention mask: padding stands on the right and attention is causal, so no
+        real token sees it. The vocabulary projection runs on the N predicting positions only.
+        """
+        decoder = getattr(self._causal_lm, self._causal_lm.base_model_prefix)
+        hidden_BTD = decoder(input_ids=batch.token_ids_BT, use_cache=False).last_hidden_state
+        hidden_ND = hidden_BTD[batch.row_N, batch.position_N - 1]
+        logits_NV = self._causal_lm.get_output_embeddings()(hidden_ND).float()
+        targets_N = batch.token_ids_BT[batch.row_N, batch.position_N]
+        return -cross_entropy(logits_NV, targets_N, reduction="none")
+
+    def save(self, folder: Path) -> None:
+        """Write the adapter into an existing, empty folder; making it durable is not done here."""
+        save_adapter(self._model, folder, self.config, base_name=self._base_name)
+
+    def _sum_gradients(self, rows: Sequence[TrainingRow]) -> "_SummedGradient":
+        """Run every micro-batch forward and backward; gradients of the loss *sums* add up."""
+        self._optimizer.zero_grad(set_to_none=True)
+        stats, loss_sum, forward_s, backward_s = LossStats(), 0.0, 0.0, 0.0
+        lengths = [len(row.token_ids) for row in rows]
+        for index in microbatches.cut(lengths, max_tokens=self.config.tokens_per_microbatch):
+            started = time.perf_counter()
+            batch = microbatches.collate([rows[i] for i in index], self._device)
+            loss, batch_stats = policy_loss(
+                self.trainer_logprobs(batch),
+                batch.sampler_logprobs_N,
+                batch.advantages_N,
+                batch.row_N,
+                num_sequences=batch.num_rows,
+                is_cap=self.config.is_cap,
+                max_sequence_gap=self.config.max_sequence_gap,
+            )
+            loss_sum += float(loss.detach())
+            stats += batch_stats
+            forward_ended = time.perf_counter()
+            loss.backward()  # type: ignore[no-untyped-call]
+            forward_s += forward_ended - started
+            backward_s += time.perf_counter() - forward_ended
+        return _SummedGradient(
+            stats=stats, loss_sum=loss_sum, forward_s=forward_s, backward_s=backward_s
+        )
+
+    def _finish_gradient(self, gradient: "_SummedGradient") -> float:
+        """Make the gradient that of the mean over kept tokens; check, clip, return its norm.
+
+        The number of kept tokens of the *whole step* is known only after the last micro-batch, so
+        gradients are summed first and divided once: how rows are cut does not matter.
+        """
+        stats = gradient.stats
+        if stats.num_tokens == 0:
+            raise TrainingError(
+                f"all {stats.num_sequences} sequences are outside the trust region (mean gap "
+                f"{stats.gap_sum / max(stats.num_known_tokens, 1):.3f} nats a token, limit "
+                f"{self.config.max_sequence_gap:g}): these weights did not sample them"
+            )
+        for parameter in self._parameters:
+            if parameter.grad is not None:
+                parameter.grad.div_(stats.num_tokens)
+        norm = float(torch.nn.utils.clip_grad_norm_(self._parameters, self.config.max_grad_norm))
+        if not (math.isfinite(gradient.loss_sum) and math.isfinite(norm)):
+            raise TrainingError(
+                f"loss ({gradient.loss_sum}) and gradient norm ({norm}) must be finite"
+            )
+        if norm == 0.0:
+            raise TrainingError("the gradient is zero although advantages are not")
+        return norm
+
+    def _update(self) -> float:
+        """Let AdamW move the weights; return by how much (L2)."""
+        before = [parameter.detach().clone() for parameter in self._parameters]
+        self._optimizer.step()
+        changes = [
+            (parameter.detach() - old).norm()
+            for parameter, old in zip(self._parameters, before, strict=True)
+        ]
+        change = float(torch.stack(changes).norm())
+        if change == 0.0:
+            raise TrainingError(
+                f"the weights did not move (learning rate {self.config.learning_rate:g})"
+            )
+        return change
+
+    def _check_vocabulary(self, rows: Sequence[TrainingRow]) -> None:
+        """Refuse foreign token ids: an index error deep in torch would not say which row."""
+        num_tokens = self._causal_lm.get_input_embeddings().weight.shape[0]
+        for row in rows:
+            if (largest := max(row.token_ids)) >= num_tokens:
+                raise RowError(
+                    f"row of group {row.group_id!r} has token id {largest}, "
+                    f"the model knows {num_tokens} tokens"
+                )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _SummedGradient:
+    """What the micro-batches of one step added up to, beside the parameters' ``grad``."""
+
+    stats: LossStats
+    loss_sum: float
+    forward_s: float
+    backward_s: float
+
+
+def _peak_memory_mib(device: torch.device) -> float:
+    """Return the peak memory of the device, or of this process (Linux counts it in KiB)."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device) / 2**20
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024

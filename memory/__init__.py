@@ -1,0 +1,1 @@
+"""What Denizen remembers: records, the SQLite store, embeddings, the vector index and skills."""

@@ -1,0 +1,259 @@
+"""Rows of episodes, calls, feedback and grades: the record of what was asked and answered."""
+
+import dataclasses
+import sqlite3
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from memory import rows, tokens
+from memory.database import Database, Transaction
+from memory.errors import NotFoundError
+from memory.types import (
+    Call,
+    Episode,
+    Feedback,
+    Grade,
+    GradeKind,
+    Outcome,
+    utc_now,
+)
+
+TOKEN_FIELDS = frozenset({"prompt_token_ids", "completion_token_ids", "sampler_logprobs"})
+OUTCOME_COLUMNS = "outcome_value, outcome_provenance, outcome_num_grades, outcome_unscored_reason"
+LIST_COLUMNS = f"""id, created_at, source, task_text, task_key, skill_id AS skill, session,
+    cycle_id, {OUTCOME_COLUMNS},
+    (SELECT COUNT(*) FROM calls WHERE episode_id = episodes.id) AS num_calls,
+    (SELECT adapter FROM calls WHERE episode_id = episodes.id
+        ORDER BY rowid DESC LIMIT 1) AS adapter"""
+
+
+class EpisodeStore:
+    """Reads and writes episodes and all that hangs on them."""
+
+    def __init__(self, database: Database) -> None:
+        self._db = database
+
+    async def record(
+        self, episode: Episode, calls: Sequence[Call], chain_keys: Sequence[str | None]
+    ) -> None:
+        """Store the calls of one answer, and their episode where it is new; returns when committed.
+
+        Args:
+            episode: stored if its id is new; else it is opened again for grading.
+            calls: one a choice.
+            chain_keys: for each call, the key under which a later request finds it as its parent.
+        """
+        await self._db.write_async(lambda db: record(db, episode, calls, chain_keys))
+
+    async def record_practice(self, trials: Sequence[tuple[Episode, Call, Grade, Outcome]]) -> None:
+        """Store graded practice: one episode, one call, one grade each; returns when committed."""
+
+        def write(db: Transaction) -> None:
+            for episode, call, grade, outcome in trials:
+                record(db, episode, [call], [None])
+                set_grades(db, episode, [grade], outcome)
+
+        await self._db.write_async(write)
+
+    def get(self, episode_id: str) -> Episode:
+        """Return one episode.
+
+        Raises:
+            NotFoundError: there is none of this id.
+        """
+        return rows.decode(Episode, self._row(episode_id))
+
+    def _row(self, episode_id: str) -> dict[str, Any]:
+        found = self._db.read("SELECT * FROM episodes WHERE id = ?", (episode_id,))
+        if not found:
+            raise NotFoundError(f"there is no episode {episode_id!r}", param="episode_id")
+        return found[0]
+
+    def outcome(self, episode_id: str) -> Outcome | None:
+        """Return the merged grades, or None while the episode has not been graded."""
+        return outcome_of(self._row(episode_id))
+
+    def episode_of_call(self, call_id: str) -> str:
+        """Return the episode that holds a call.
+
+        Raises:
+            NotFoundError: there is no such call.
+        """
+        found = self._db.read("SELECT episode_id FROM calls WHERE id = ?", (call_id,))
+        if not found:
+            raise NotFoundError(f"there is no completion {call_id!r}", param="completion_id")
+        return str(found[0]["episode_id"])
+
+    def find_chain(self, chain_keys: Sequence[str]) -> dict[str, tuple[str, str]]:
+        """Return (call id, episode id) of the newest call stored under each of the keys."""
+        marks = ", ".join("?" * len(chain_keys))
+        sql = f"""SELECT chain_key, id, episode_id FROM calls WHERE chain_key IN ({marks})
+            ORDER BY rowid"""
+        found = self._db.read(sql, tuple(chain_keys))
+        return {row["chain_key"]: (row["id"], row["episode_id"]) for row in found}
+
+    def session_episode(self, session: str) -> str | None:
+        """Return the newest episode of a named session."""
+        sql = "SELECT id FROM episodes WHERE session = ? ORDER BY id DESC LIMIT 1"
+        found = self._db.read(sql, (session,))
+        return str(found[0]["id"]) if found else None
+
+    def calls(self, episode_id: str) -> list[Call]:
+        """Return the episode's calls, oldest first."""
+        sql = "SELECT * FROM calls WHERE episode_id = ? ORDER BY rowid"
+        return [decode_call(row) for row in self._db.read(sql, (episode_id,))]
+
+    def feedback(self, episode_id: str) -> list[Feedback]:
+        """Return what people said, oldest first."""
+        sql = "SELECT * FROM feedback WHERE episode_id = ? ORDER BY rowid"
+        return [rows.decode(Feedback, row) for row in self._db.read(sql, (episode_id,))]
+
+    def grades(self, episode_id: str) -> list[Grade]:
+        """Return the grades in force."""
+        sql = "SELECT * FROM grades WHERE episode_id = ? AND superseded_at IS NULL ORDER BY id"
+        return [rows.decode(Grade, row) for row in self._db.read(sql, (episode_id,))]
+
+    async def add_feedback(self, feedback: Feedback) -> None:
+        """Append what a person said and open the episode for grading again."""
+
+        def write(db: Transaction) -> None:
+            rows.insert(db, "feedback", rows.encode(feedback))
+            _reopen(db, feedback.episode_id)
+
+        await self._db.write_async(write)
+
+    def undigested(self, limit: int) -> list[Episode]:
+        """Return episodes that wait for skill, grades and outcome, oldest first; never practice."""
+        sql = "SELECT * FROM episodes WHERE digested_revision < revision ORDER BY id LIMIT ?"
+        return [rows.decode(Episode, row) for row in self._db.read(sql, (limit,))]
+
+    def page(
+        self,
+        *,
+        limit: int,
+        after: str | None = None,
+        skill: int | None = None,
+        source: str | None = None,
+        session: str | None = None,
+    ) -> list[dict[str, Any]]:
+        """Return rows for a list, newest first, that come after the id ``after``."""
+        wanted = {"id < ?": after, "skill_id = ?": skill, "source = ?": source}
+        wanted["session = ?"] = session
+        given = {clause: value for clause, value in wanted.items() if value is not None}
+        where = " AND ".join(given) or "TRUE"
+        sql = f"SELECT {LIST_COLUMNS} FROM episodes WHERE {where} ORDER BY id DESC LIMIT ?"
+        found = self._db.read(sql, (*given.values(), limit))
+        return [_with_outcome(row) for row in found]
+
+    def counts(self) -> dict[str, int]:
+        """Return how many episodes, calls and graded episodes there are; practice apart."""
+        sql = """SELECT
+            (SELECT COUNT(*) FROM episodes WHERE source != 'practice') AS episodes,
+            (SELECT COUNT(*) FROM episodes WHERE source = 'practice') AS practice_episodes,
+            (SELECT COUNT(*) FROM calls) AS calls,
+            (SELECT COUNT(*) FROM episodes
+                WHERE source != 'practice' AND outcome_value IS NOT NULL) AS graded,
+            (SELECT COUNT(*) FROM feedback) AS feedback"""
+        return self._db.read(sql)[0]
+
+
+def record(
+    db: Transaction,
+    episode: Episode,
+    calls: Sequence[Call],
+    chain_keys: Sequence[str | None],
+) -> None:
+    """Store calls and their episode; runs inside a write."""
+    try:
+        rows.insert(db, "episodes", rows.encode(episode))
+    except sqlite3.IntegrityError:
+        _reopen(db, episode.id)
+    for call, chain_key in zip(calls, chain_keys, strict=True):
+        rows.insert(db, "calls", encode_call(call) | {"chain_key": chain_key})
+
+
+def set_grades(
+    db: Transaction, episode: Episode, grades: Sequence[Grade], outcome: Outcome
+) -> None:
+    """Replace the grades in force and the outcome; runs inside a write. Old grades stay as history.
+
+    The episode counts as digested up to the revision that was read; what came since keeps it open.
+    """
+    now = rows.encode_value(utc_now())
+    db.execute(
+        "UPDATE grades SET superseded_at = ? WHERE episode_id = ? AND superseded_at IS NULL",
+        (now, episode.id),
+    )
+    for grade in grades:
+        rows.insert(
+            db, "grades", rows.encode(grade) | {"episode_id": episode.id, "created_at": now}
+        )
+    values = (outcome.value, outcome.provenance, outcome.num_grades, outcome.unscored_reason)
+    db.execute(
+        """UPDATE episodes SET outcome_value = ?, outcome_provenance = ?, outcome_num_grades = ?,
+            outcome_unscored_reason = ?, digested_revision = ? WHERE id = ?""",
+        (*values, episode.revision, episode.id),
+    )
+
+
+def _reopen(db: Transaction, episode_id: str) -> None:
+    db.execute("UPDATE episodes SET revision = revision + 1 WHERE id = ?", (episode_id,))
+
+
+def set_skill(
+    db: Transaction,
+    episode_id: str,
+    *,
+    skill_id: int | None,
+    embedder: str,
+    vector_D: np.ndarray | None,
+    missing_reason: str | None,
+) -> None:
+    """Store an episode's embedding, or why it has none, and its skill; inside a write."""
+    blob = None if vector_D is None else np.asarray(vector_D, dtype="<f4").tobytes()
+    db.execute(
+        """INSERT OR REPLACE INTO vectors (episode_id, embedder, vector, missing_reason)
+            VALUES (?, ?, ?, ?)""",
+        (episode_id, embedder, blob, missing_reason),
+    )
+    db.execute("UPDATE episodes SET skill_id = ? WHERE id = ?", (skill_id, episode_id))
+
+
+def encode_call(call: Call) -> dict[str, Any]:
+    """Return a call as a row of ``calls``."""
+    row = rows.encode(call, skip=TOKEN_FIELDS)
+    row["prompt_token_ids"] = tokens.encode_ids(call.prompt_token_ids)
+    row["completion_token_ids"] = tokens.encode_ids(call.completion_token_ids)
+    row["sampler_logprobs"] = tokens.encode_logprobs(call.sampler_logprobs)
+    return row
+
+
+def decode_call(row: dict[str, Any]) -> Call:
+    """Return a row of ``calls`` as a call."""
+    plain = rows.decode(Call, row | dict.fromkeys(TOKEN_FIELDS))
+    return dataclasses.replace(
+        plain,
+        prompt_token_ids=tokens.decode_ids(row["prompt_token_ids"]),
+        completion_token_ids=tokens.decode_ids(row["completion_token_ids"]),
+        sampler_logprobs=tokens.decode_logprobs(row["sampler_logprobs"]),
+    )
+
+
+def outcome_of(row: dict[str, Any]) -> Outcome | None:
+    """Read the outcome columns of an episode's row; None while nothing has been graded."""
+    if row["outcome_num_grades"] is None:
+        return None
+    provenance = row["outcome_provenance"]
+    return Outcome(
+        value=row["outcome_value"],
+        provenance=None if provenance is None else GradeKind(provenance),
+        num_grades=row["outcome_num_grades"],
+        unscored_reason=row["outcome_unscored_reason"],
+    )
+
+
+def _with_outcome(row: dict[str, Any]) -> dict[str, Any]:
+    plain = {name: value for name, value in row.items() if not name.startswith("outcome_")}
+    return plain | {"outcome": outcome_of(row)}

@@ -1,0 +1,125 @@
+"""The database's schema as ordered migrations; the only place that creates or alters tables.
+
+Instants are ISO 8601 text in UTC, so that they sort and read well in datasette; JSON is text; token
+ids and log-probabilities are the compact blobs of ``memory/tokens.py``. It does not know who reads
+the rows.
+"""
+
+from sqlite_utils import Database, Migrations
+
+migrations = Migrations("denizen")
+
+
+@migrations()
+def m001_episodes_and_calls(db: Database) -> None:
+    """What was asked and answered, token for token, and what was thought of it."""
+    db.executescript("""
+        CREATE TABLE episodes (
+            id TEXT PRIMARY KEY, created_at TEXT NOT NULL, source TEXT NOT NULL,
+            task_text TEXT NOT NULL, task_key TEXT, reference TEXT, grader TEXT, user TEXT,
+            session TEXT, tenant TEXT, skill_id INTEGER REFERENCES skills(id), task_id TEXT,
+            cycle_id TEXT, learn INTEGER NOT NULL,
+            revision INTEGER NOT NULL, digested_revision INTEGER NOT NULL,
+            outcome_value REAL, outcome_provenance TEXT, outcome_num_grades INTEGER,
+            outcome_unscored_reason TEXT
+        ) STRICT;
+        CREATE INDEX episodes_by_skill ON episodes(skill_id, id);
+        CREATE INDEX episodes_by_session ON episodes(session) WHERE session IS NOT NULL;
+        CREATE INDEX episodes_undigested ON episodes(id) WHERE digested_revision < revision;
+
+        CREATE TABLE calls (
+            id TEXT PRIMARY KEY, episode_id TEXT NOT NULL REFERENCES episodes(id), parent_id TEXT,
+            session TEXT, created_at TEXT NOT NULL, adapter TEXT NOT NULL,
+            request TEXT NOT NULL, message TEXT,
+            prompt_token_ids BLOB, completion_token_ids BLOB, sampler_logprobs BLOB,
+            finish_reason TEXT, status TEXT NOT NULL, latency_ms REAL NOT NULL, usage TEXT,
+            error TEXT,
+            learn INTEGER NOT NULL, chain_key TEXT
+        ) STRICT;
+        CREATE INDEX calls_by_episode ON calls(episode_id);
+        CREATE INDEX calls_by_chain ON calls(chain_key) WHERE chain_key IS NOT NULL;
+
+        CREATE TABLE feedback (
+            id TEXT PRIMARY KEY, episode_id TEXT NOT NULL REFERENCES episodes(id), call_id TEXT,
+            created_at TEXT NOT NULL, value REAL NOT NULL, comment TEXT, correction TEXT,
+            source TEXT NOT NULL
+        ) STRICT;
+        CREATE INDEX feedback_by_episode ON feedback(episode_id);
+
+        CREATE TABLE grades (
+            id INTEGER PRIMARY KEY, episode_id TEXT NOT NULL REFERENCES episodes(id),
+            created_at TEXT NOT NULL, superseded_at TEXT,
+            kind TEXT NOT NULL, grader TEXT NOT NULL, version TEXT NOT NULL, value REAL,
+            unscored_reason TEXT, explanation TEXT NOT NULL, evidence TEXT NOT NULL
+        ) STRICT;
+        CREATE INDEX grades_by_episode ON grades(episode_id);
+    """)
+
+
+@migrations()
+def m002_skills_and_tasks(db: Database) -> None:
+    """What kinds of work there are, and what can be tried again."""
+    db.executescript("""
+        CREATE TABLE skills (
+            id INTEGER PRIMARY KEY, title TEXT NOT NULL, created_at TEXT NOT NULL,
+            policy TEXT NOT NULL, task_key TEXT UNIQUE, centroid BLOB,
+            centroid_count INTEGER NOT NULL
+        ) STRICT;
+
+        CREATE TABLE tasks (
+            id TEXT PRIMARY KEY, created_at TEXT NOT NULL, messages TEXT NOT NULL, reference TEXT,
+            grader TEXT NOT NULL, grader_config TEXT NOT NULL, sampling TEXT NOT NULL,
+            split TEXT NOT NULL, origin TEXT NOT NULL, skill_id INTEGER REFERENCES skills(id),
+            task_key TEXT, num_practised INTEGER NOT NULL DEFAULT 0, last_reward REAL
+        ) STRICT;
+        CREATE INDEX tasks_by_skill ON tasks(skill_id, split);
+    """)
+
+
+@migrations()
+def m003_versions_and_cycles(db: Database) -> None:
+    """What was learned, from what, and what was live when."""
+    db.executescript("""
+        CREATE TABLE cycles (
+            id TEXT PRIMARY KEY, created_at TEXT NOT NULL, ended_at TEXT, state TEXT NOT NULL,
+            start_version TEXT NOT NULL, reason TEXT NOT NULL, candidate TEXT, end_reason TEXT,
+            receipt TEXT NOT NULL, gate TEXT
+        ) STRICT;
+        CREATE TABLE cycle_skills (
+            cycle_id TEXT NOT NULL REFERENCES cycles(id),
+            skill_id INTEGER NOT NULL REFERENCES skills(id),
+            PRIMARY KEY (cycle_id, skill_id)
+        ) STRICT;
+        CREATE TABLE cycle_steps (
+            cycle_id TEXT NOT NULL REFERENCES cycles(id), "index" INTEGER NOT NULL,
+            created_at TEXT NOT NULL, receipt TEXT NOT NULL, PRIMARY KEY (cycle_id, "index")
+        ) STRICT;
+
+        CREATE TABLE adapter_versions (
+            id TEXT PRIMARY KEY, parent TEXT NOT NULL, created_at TEXT NOT NULL,
+            base_digest TEXT NOT NULL, sha256 TEXT NOT NULL, rank INTEGER NOT NULL,
+            alpha INTEGER NOT NULL, target_modules TEXT NOT NULL, status TEXT NOT NULL,
+            origin TEXT NOT NULL, cycle_id TEXT, size_bytes INTEGER NOT NULL
+        ) STRICT;
+        CREATE TABLE version_episodes (
+            version_id TEXT NOT NULL REFERENCES adapter_versions(id), episode_id TEXT NOT NULL,
+            PRIMARY KEY (version_id, episode_id)
+        ) STRICT;
+        CREATE INDEX version_episodes_by_episode ON version_episodes(episode_id);
+        CREATE TABLE pointer_moves (
+            id INTEGER PRIMARY KEY, created_at TEXT NOT NULL, from_version TEXT NOT NULL,
+            to_version TEXT NOT NULL, kind TEXT NOT NULL, reason TEXT NOT NULL, actor TEXT NOT NULL,
+            forced INTEGER NOT NULL
+        ) STRICT;
+    """)
+
+
+@migrations()
+def m004_vectors(db: Database) -> None:
+    """The embedding of each episode's task text; the faiss index is rebuilt from here."""
+    db.executescript("""
+        CREATE TABLE vectors (
+            episode_id TEXT PRIMARY KEY REFERENCES episodes(id), embedder TEXT NOT NULL,
+            vector BLOB, missing_reason TEXT
+        ) STRICT;
+    """)

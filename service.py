@@ -1,0 +1,333 @@
+"""The service: settings in, components wired, started and stopped in order. No algorithm."""
+
+import asyncio
+import logging
+import shutil
+import signal
+import socket
+from contextlib import suppress
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from fastapi import FastAPI
+
+import home as house
+import settings as configuration
+from agent import attached
+from agent import routes as agent_routes
+from agent.access import AccessMiddleware
+from agent.adapter_slot import AdapterSlot
+from agent.base_model import base_digest, prepare_packaged_model
+from agent.engine import VllmProcess
+from agent.gateway import Gateway
+from agent.http_server import Server, listen
+from agent.model_names import ModelNames
+from agent.policy import PolicyClient
+from agent.sampler import Sampler
+from agent.scheduler import Scheduler
+from graders import catalog
+from graders import routes as grader_routes
+from learner import routes as learner_routes
+from learner.curriculum import missing
+from learner.cycle import Workshop
+from learner.evaluation import Evaluation
+from learner.intake import Intake
+from learner.pointer import Pointer
+from learner.registry import Registry
+from learner.rollouts import Practice
+from learner.runner import CycleRunner
+from learner.training_process import TrainingProcess
+from memory import routes as memory_routes
+from memory.embed import MiniLmEmbedder
+from memory.errors import ConfigError, DenizenError
+from memory.http import answer, answer_errors
+from memory.skills import Embedder, SkillAssigner
+from memory.store import Store
+from memory.version_store import BASE
+from settings import Settings
+
+__all__ = ["ConfigError", "DenizenError", "Service", "serve"]
+
+log = logging.getLogger("denizen")
+
+
+class Service:
+    """Everything that runs in one process over one home folder."""
+
+    def __init__(self, settings: Settings, home: Path, embedder: Embedder) -> None:
+        self.settings = settings
+        self.home = home
+        self.url = ""
+        self._embedder = embedder
+        self._server: Server | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self._engine_reason: str | None = "the engine is starting"
+        self.engine: VllmProcess | None = None
+
+    async def run(self, listener: socket.socket) -> None:
+        """Serve on a bound socket until told to stop by a signal or ``request_stop``."""
+        host, port = listener.getsockname()[:2]
+        self.url = f"http://{host}:{port}"
+        self._server = Server(await self.start())
+        try:
+            with house.note(self.home, self.url):
+                _say(f"Denizen listens on {self.url}; its home is {self.home}")
+                await self._server.serve(sockets=[listener])
+        finally:
+            await self.stop()
+
+    def request_stop(self) -> bool:
+        """End ``run`` soon; False while it is still starting."""
+        if self._server is None:
+            return False
+        self._server.request_stop()
+        return True
+
+    async def start(self) -> FastAPI:
+        """Wire the components and return the application; the engine goes on starting behind it."""
+        config = self.settings
+        model, clients = await self._engines()
+        self._clients = clients
+        self.store = Store(self.home / "denizen.db", config.memory)
+        self.store.cycles.interrupt_running()
+        digest = await asyncio.to_thread(base_digest, Path(model))
+        self.registry = Registry(self.store.versions, self.home / "adapters", base_digest=digest)
+        for path in self.registry.swept:
+            log.warning("removed %s, which a crash had left unfinished", path.name)
+        shutil.rmtree(self.home / "work", ignore_errors=True)
+        versions = self.store.versions
+        self.slot = AdapterSlot(
+            clients,
+            self.registry,
+            live=versions.live(),
+            previous=versions.previous() or BASE,
+            max_resident=config.engine.max_loras,
+        )
+        self.pointer = Pointer(self.store.versions, self.store.cycles, self.slot)
+        self.intake = self._intake()
+        self.runner = CycleRunner(
+            self._workshop(Path(model)), is_engine_ready=lambda: self._engine_reason is None
+        )
+        names = ModelNames(self.store.versions, lambda: self.slot.live)
+        self.gateway = Gateway(
+            slot=self.slot,
+            episodes=self.store.episodes,
+            resolve=names.resolve,
+            check_grader=catalog.find_grader,
+            on_recorded=self.intake.wake,
+        )
+        self.scheduler = Scheduler()
+        self.scheduler.every(config.learner.check_interval_s, "learn", self.runner.check)
+        self.scheduler.start()
+        self._tasks = [
+            asyncio.create_task(self.intake.run()),
+            asyncio.create_task(self._watch_engines(clients)),
+        ]
+        return self._application(names)
+
+    async def stop(self) -> None:
+        """Stop what runs, in the reverse order, and write down what was interrupted."""
+        self.scheduler.stop()
+        await self.runner.stop()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.gateway.close()
+        await self.slot.close()
+        for client in self._clients:
+            await client.close()
+        self.store.close()
+
+    def not_ready(self) -> list[str]:
+        """Say why the service is not ready; empty when it is."""
+        reasons = [self._engine_reason] if self._engine_reason else []
+        if self.gateway.record_failure:
+            reasons.append(f"degraded: answers are not recorded: {self.gateway.record_failure}")
+        if not self.store.is_writable():
+            reasons.append("the database cannot be written")
+        return reasons
+
+    def status(self) -> dict[str, Any]:
+        """Return what ``denizen status`` shows."""
+        reasons = self.not_ready()
+        cycles = self.store.cycles.page(limit=2)
+        running = self.runner.running
+        live = self.slot.live
+        return {
+            "version": version("denizen"),
+            "url": self.url,
+            "home": str(self.home),
+            "live": live,
+            "previous": self.store.versions.previous(),
+            "engine": {
+                "state": "down" if self._engine_reason else "ready",
+                "reason": self._engine_reason,
+            },
+            "ready": not reasons,
+            "reasons": reasons,
+            "counts": self.store.episodes.counts() | {"tasks": self.store.tasks.count()},
+            "skills": [
+                {
+                    "id": skill.id,
+                    "title": skill.title,
+                    "num_new_signal": skill.num_new_signal,
+                    "mean_outcome": skill.mean_outcome,
+                    "missing": missing(skill, self.settings.learner),
+                }
+                for skill in self.store.skills.all()
+            ],
+            "running": running,
+            "progress": self.runner.progress,
+            "next_check_in_s": self.scheduler.seconds_to_next("learn"),
+            "failed_jobs": self.scheduler.failures,
+            "last_cycle": next((c for c in cycles if running is None or c.id != running.id), None),
+        }
+
+    async def _engines(self) -> tuple[str, list[PolicyClient]]:
+        """Return the base model and a client for each engine: by URL, or a child to be started."""
+        config = self.settings.engine
+        if config.urls:
+            clients = [PolicyClient(url, config.api_key) for url in config.urls]
+            root = config.model or await attached.base_root(clients[0], config.start_timeout_s)
+            return root, clients
+        model = config.model
+        if model is None:
+            prepared = await asyncio.to_thread(prepare_packaged_model, self.home / "models", _say)
+            model = str(prepared)
+        path = Path(model)
+        self.engine = VllmProcess(
+            config, model=path if path.exists() else model, log_path=self.home / "logs/engine.log"
+        )
+        return model, [PolicyClient(self.engine.url, self.engine.api_key)]
+
+    async def _watch_engines(self, clients: list[PolicyClient]) -> None:
+        if self.engine is None:
+            await attached.watch(clients, self._on_engine_ready, self._on_engine_down)
+        else:
+            await self.engine.supervise(self._on_engine_ready, self._on_engine_down, _say)
+
+    async def _on_engine_ready(self) -> None:
+        await self.slot.reload_after_restart()
+        reason = "; ".join(self.slot.down_reasons()) or None
+        if self._engine_reason is not None and reason is None:
+            _say(f"Denizen is ready at {self.url} (live: {self.slot.live})")
+        self._engine_reason = reason
+
+    async def _on_engine_down(self, reason: str) -> None:
+        if self._engine_reason is None:
+            log.error("%s", reason)
+        self._engine_reason = reason
+        self.slot.mark_down(reason)
+
+    def _intake(self) -> Intake:
+        return Intake(
+            store=self.store,
+            embedder=self._embedder,
+            load_assigner=lambda: SkillAssigner.load(
+                self.store.skills.centroids(),
+                dimension=self._embedder.dimension,
+                config=self.settings.skills,
+            ),
+            grader_of=catalog.find_grader,
+            config=self.settings.tasks,
+        )
+
+    def _practice(self) -> Practice:
+        return Practice(sample=Sampler(self.slot), grader_of=catalog.find_grader, store=self.store)
+
+    def _workshop(self, model: Path) -> Workshop:
+        config = self.settings.learner
+
+        def open_training(parent: Path | None) -> TrainingProcess:
+            return TrainingProcess(
+                model_dir=model,
+                config=config,
+                parent_adapter=parent,
+                step_timeout_s=config.step_timeout_s,
+                log_path=self.home / "logs/learner.log",
+            )
+
+        return Workshop(
+            store=self.store,
+            registry=self.registry,
+            pointer=self.pointer,
+            practice=self._practice(),
+            weights=self.slot,
+            open_training=open_training,
+            work_dir=self.home / "work",
+            learner=config,
+            gate=self.settings.promotion,
+            promotes_by_itself=self.settings.promotion.mode == "auto",
+        )
+
+    def _application(self, names: ModelNames) -> FastAPI:
+        app = FastAPI(title="Denizen", docs_url=None, redoc_url=None, openapi_url=None)
+        app.include_router(agent_routes.routes(self.gateway, names, self.not_ready))
+        app.include_router(
+            memory_routes.routes(self.store, lambda skill: missing(skill, self.settings.learner))
+        )
+        app.include_router(grader_routes.routes(self.store, self.intake.wake))
+        app.include_router(
+            learner_routes.task_routes(self.store, self.settings.tasks, self.intake.wake)
+        )
+        app.include_router(learner_routes.cycle_routes(self.store, self.runner))
+        evaluation = Evaluation(
+            store=self.store,
+            practice=self._practice(),
+            learner=self.settings.learner,
+            gate=self.settings.promotion,
+        )
+        app.include_router(
+            learner_routes.adapter_routes(self.store, self.registry, self.pointer, evaluation)
+        )
+        app.add_api_route("/v1/status", lambda: answer(self.status()))
+        app.add_middleware(
+            AccessMiddleware,
+            auth=self.settings.auth,
+            max_body_bytes=int(self.settings.server.max_body_mib * 2**20),
+        )
+        answer_errors(app)
+        return app
+
+
+def serve(
+    *,
+    home: Path | None = None,
+    host: str | None = None,
+    port: int | None = None,
+    engine_urls: list[str] | None = None,
+) -> None:
+    """Run the service until it is told to stop. Arguments that are given win over the settings.
+
+    Raises:
+        ConfigError: a setting is wrong, the port is taken, or another service runs on this home.
+    """
+    home = house.find(home)
+    given: dict[str, dict[str, Any]] = {
+        "server": {"host": host, "port": port},
+        "engine": {"urls": engine_urls or None},
+    }
+    overrides = {
+        section: {key: value for key, value in values.items() if value is not None}
+        for section, values in given.items()
+    }
+    settings = configuration.load(home, overrides)
+    house.log_to(home, settings.server.log_level)
+    with house.lock(home), listen(settings.server.host, settings.server.port) as listener:
+        asyncio.run(_until_signalled(Service(settings, home, MiniLmEmbedder()), listener))
+
+
+async def _until_signalled(service: Service, listener: socket.socket) -> None:
+    running = asyncio.create_task(service.run(listener))
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, lambda: service.request_stop() or running.cancel())
+    with suppress(asyncio.CancelledError):  # told to stop while it was starting
+        await running
+
+
+def _say(line: str) -> None:
+    """Tell the person at the terminal, and the log."""
+    print(line, flush=True)
+    log.info(line)

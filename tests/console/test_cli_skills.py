@@ -1,0 +1,57 @@
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from typer.testing import Result
+
+Run = Callable[..., Result]
+
+SKILL: dict[str, Any] = {
+    "id": 2,
+    "title": "products",
+    "created_at": "2026-01-01T00:00:00Z",
+    "policy": "learn",
+    "task_key": None,
+    "num_episodes": 20,
+    "num_graded": 12,
+    "mean_outcome": 0.31,
+    "num_train_tasks": 160,
+    "num_heldout_tasks": 40,
+    "num_new_signal": 12,
+    "missing": ["12 of 16 graded episodes", "a held-out task"],
+}
+
+
+def test_skills_are_listed_with_what_they_miss(service, denizen: Run) -> None:
+    page = {"data": [SKILL], "has_more": False, "next": None}
+    service.answer("GET /v1/skills", page)
+    line = denizen("skills", "ls").stdout.splitlines()[1]
+    assert line == (
+        "2\tproducts\tlearn\t20\t12\t0.310\t160+40\t12 of 16 graded episodes; a held-out task"
+    )
+    assert json.loads(denizen("skills", "ls", "--json").stdout) == page
+
+
+def test_a_skill_is_shown(service, denizen: Run) -> None:
+    service.answer("GET /v1/skills/2", SKILL)
+    assert "num_heldout_tasks  40" in denizen("skills", "show", "2").stdout.splitlines()
+    assert json.loads(denizen("skills", "show", "2", "--json").stdout) == SKILL
+
+
+@pytest.mark.parametrize(
+    ("arguments", "change"),
+    [
+        (("rename", "2", "times tables"), {"title": "times tables"}),
+        (("pause", "2"), {"policy": "paused"}),
+        (("resume", "2"), {"policy": "learn"}),
+        (("lock", "2"), {"policy": "locked"}),
+    ],
+)
+def test_a_skill_is_changed(
+    service, denizen: Run, arguments: tuple[str, ...], change: dict[str, str]
+) -> None:
+    service.answer("PATCH /v1/skills/2", SKILL | change)
+    result = denizen("skills", *arguments, "--json")
+    assert json.loads(result.stdout) == SKILL | change
+    assert service.requests[0]["body"] == change

@@ -1,0 +1,50 @@
+import pytest
+
+from graders.catalog import CHECKS, DEFAULT_GRADER, find_grader, require_gradable
+from memory.errors import InvalidRequestError
+from memory.types import GradeKind
+
+
+@pytest.mark.parametrize("name", ["exact", "contains", "regex", "json_schema", "reasoning_gym"])
+def test_grader_is_found_under_its_own_name(name: str) -> None:
+    assert find_grader(name).name == name
+    assert find_grader(name).kind is GradeKind.CHECK
+
+
+def test_default_grader_exists() -> None:
+    assert DEFAULT_GRADER in CHECKS
+
+
+def test_unknown_grader_is_refused_with_the_known_ones() -> None:
+    with pytest.raises(InvalidRequestError, match="'fuzzy'; known graders: contains, exact") as e:
+        find_grader("fuzzy")
+    assert e.value.param == "grader"
+
+
+def test_judge_is_refused_by_name() -> None:
+    with pytest.raises(InvalidRequestError, match="no judge is set up"):
+        find_grader("judge")
+
+
+@pytest.mark.parametrize(
+    ("name", "reference", "config", "param"),
+    [
+        ("exact", None, {}, "reference"),
+        ("contains", " ", {}, "reference"),
+        ("regex", None, {}, "grader_config.pattern"),
+        ("json_schema", "x", {}, "grader_config.schema"),
+        ("reasoning_gym", "x", {"dataset": "products"}, "grader_config.entry"),
+        ("fuzzy", "x", {}, "grader"),
+    ],
+)
+def test_task_without_what_its_grader_reads_is_refused(
+    name: str, reference: str | None, config: dict[str, str], param: str
+) -> None:
+    with pytest.raises(InvalidRequestError) as caught:
+        require_gradable(name, reference=reference, config=config)
+    assert caught.value.param == param
+
+
+def test_task_with_what_its_grader_reads_passes() -> None:
+    require_gradable("exact", reference="12", config={})
+    require_gradable("regex", reference=None, config={"pattern": "x"})

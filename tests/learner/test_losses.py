@@ -1,0 +1,183 @@
+import math
+from collections.abc import Sequence
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from learner.losses import LossStats, k3, policy_loss, sequence_gaps
+
+NAN = math.nan
+
+
+def run(
+    trainer: Sequence[float] | Tensor,
+    sampler: Sequence[float],
+    advantages: Sequence[float],
+    sequence: Sequence[int] | None = None,
+    *,
+    is_cap: float = 2.0,
+    max_sequence_gap: float = 0.5,
+) -> tuple[Tensor, LossStats, Tensor]:
+    """Return loss, statistics and the leaf whose gradient was computed, in float64."""
+    leaf = torch.as_tensor(trainer, dtype=torch.float64).clone().requires_grad_()
+    ids = sequence if sequence is not None else [0] * len(leaf)
+    loss, stats = policy_loss(
+        leaf,
+        torch.tensor(sampler, dtype=torch.float64),
+        torch.tensor(advantages, dtype=torch.float64),
+        torch.tensor(ids),
+        num_sequences=max(ids) + 1,
+        is_cap=is_cap,
+        max_sequence_gap=max_sequence_gap,
+    )
+    loss.backward()
+    return loss.detach(), stats, leaf
+
+
+def test_equal_policies_give_the_plain_policy_gradient() -> None:
+    # weights are exp(0) = 1: loss = -(0.5 * -1.0 + -0.5 * -2.0) = -0.5
+    loss, stats, leaf = run([-1.0, -2.0], [-1.0, -2.0], [0.5, -0.5])
+    assert float(loss) == pytest.approx(-0.5)
+    assert leaf.grad is not None
+    assert leaf.grad.tolist() == [-0.5, 0.5]
+    assert (stats.k3_sum, stats.gap_sum, stats.num_clipped_tokens) == (0.0, 0.0, 0)
+
+
+def test_importance_weight_is_capped_and_carries_no_gradient() -> None:
+    # ratios exp(-1.0 + 1.2) = 1.2214 and exp(-0.5 + 1.4) = 2.4596, the latter capped at 2:
+    # loss = -(1.2214 * 1 * -1.0 + 2 * 1 * -0.5) = 2.2214; d loss / d trainer = -(1.2214, 2)
+    loss, stats, leaf = run(
+        [-1.0, -0.5], [-1.2, -1.4], [1.0, 1.0], max_sequence_gap=10.0, is_cap=2.0
+    )
+    assert float(loss) == pytest.approx(math.exp(0.2) + 1.0)
+    assert leaf.grad is not None
+    assert leaf.grad.tolist() == pytest.approx([-math.exp(0.2), -2.0])
+    assert stats.num_clipped_tokens == 1
+    assert stats.weight_sum == pytest.approx(math.exp(0.2) + 2.0)
+    assert stats.weight_max == pytest.approx(math.exp(0.9))
+
+
+@given(
+    st.lists(
+        st.tuples(st.floats(-5, -0.01), st.floats(-5, -0.01), st.floats(-2, 2)),
+        min_size=1,
+        max_size=8,
+    )
+)
+def test_below_the_cap_the_gradient_is_that_of_the_importance_weighted_return(
+    tokens: list[tuple[float, float, float]],
+) -> None:
+    """d/dx [w A x] with w held fixed equals d/dx [exp(x - s) A]: REINFORCE under the sampler."""
+    trainer, sampler, advantages = zip(*tokens, strict=True)
+    _, _, leaf = run(trainer, sampler, advantages, is_cap=1e9, max_sequence_gap=1e9)
+    reference = torch.tensor(trainer, dtype=torch.float64, requires_grad=True)
+    ratio = (reference - torch.tensor(sampler, dtype=torch.float64)).exp()
+    (-ratio * torch.tensor(advantages, dtype=torch.float64)).sum().backward()
+    assert leaf.grad is not None
+    assert reference.grad is not None
+    assert torch.allclose(leaf.grad, reference.grad)
+
+
+def test_unknown_logprob_leaves_numerator_and_denominator() -> None:
+    with_unknown = run([-1.0, -3.0, -2.0], [-1.1, NAN, -2.1], [1.0, 1.0, 1.0])
+    without = run([-1.0, -2.0], [-1.1, -2.1], [1.0, 1.0])
+    assert with_unknown[0] == without[0]
+    assert with_unknown[1].num_tokens == without[1].num_tokens == 2
+    assert with_unknown[1].num_unknown_tokens == 1
+    assert with_unknown[2].grad is not None
+    assert with_unknown[2].grad[1] == 0.0
+    assert with_unknown[1].k3_sum == without[1].k3_sum
+
+
+def test_sequence_outside_the_trust_region_leaves_numerator_and_denominator() -> None:
+    # sequence 0: gaps 0.1, 0.1; sequence 1: gaps 0.9, 0.3, mean 0.6 > 0.5 although one is below
+    trainer, sampler = [-1.0, -1.0, -1.0, -1.0], [-1.1, -0.9, -1.9, -1.3]
+    loss, stats, leaf = run(trainer, sampler, [1.0] * 4, [0, 0, 1, 1])
+    alone, alone_stats, _ = run(trainer[:2], sampler[:2], [1.0] * 2)
+    assert loss == alone
+    assert leaf.grad is not None
+    assert leaf.grad[2:].tolist() == [0.0, 0.0]
+    assert (stats.num_tokens, stats.num_dropped_tokens) == (2, 2)
+    assert (stats.num_sequences, stats.num_dropped_sequences) == (2, 1)
+    # What is reported of the gap includes the dropped: that is where a drift shows.
+    assert stats.gap_sum == pytest.approx(0.1 + 0.1 + 0.9 + 0.3)
+    assert stats.k3_sum > alone_stats.k3_sum
+    assert stats.weight_sum == alone_stats.weight_sum
+
+
+def test_gap_in_either_direction_drops_a_sequence() -> None:
+    for shift in (0.6, -0.6):
+        _, stats, _ = run([-2.0, -2.0], [-2.0 + shift] * 2, [1.0, 1.0])
+        assert stats.num_dropped_sequences == 1
+
+
+def test_shifted_sampler_logprobs_show_in_the_statistics() -> None:
+    _, stats, _ = run([-1.0] * 10, [-1.1] * 10, [1.0] * 10)
+    assert stats.gap_sum / stats.num_known_tokens == pytest.approx(0.1)
+    # k3 with log ratio 0.1: exp(0.1) - 1 - 0.1
+    assert stats.k3_sum / stats.num_known_tokens == pytest.approx(math.exp(0.1) - 1.1)
+    assert stats.weight_sum / stats.num_tokens == pytest.approx(math.exp(0.1))
+
+
+@given(st.lists(st.integers(0, 3), min_size=2, max_size=20), st.data())
+def test_microbatches_add_up(sequence: list[int], data: st.DataObject) -> None:
+    sequence = sorted(sequence)
+    numbers = st.lists(st.floats(-3, 0), min_size=len(sequence), max_size=len(sequence))
+    trainer, sampler, advantages = (data.draw(numbers) for _ in range(3))
+    sampler = [NAN if s == 0.0 else s for s in sampler]
+    whole_loss, whole, _ = run(trainer, sampler, advantages, sequence)
+    total, parts = 0.0, LossStats()
+    for number in range(max(sequence) + 1):
+        index = [i for i, s in enumerate(sequence) if s == number]
+        if index:
+            loss, stats, _ = run(
+                [trainer[i] for i in index],
+                [sampler[i] for i in index],
+                [advantages[i] for i in index],
+            )
+            total, parts = total + float(loss), parts + stats
+        else:
+            parts += LossStats(num_sequences=1)
+    assert total == pytest.approx(float(whole_loss), abs=1e-9)
+    for name in LossStats.__slots__:
+        assert getattr(parts, name) == pytest.approx(getattr(whole, name), abs=1e-9)
+
+
+def test_extreme_ratios_stay_finite() -> None:
+    loss, stats, leaf = run([-0.1, -900.0], [-900.0, -0.1], [1.0, -1.0], max_sequence_gap=1e9)
+    assert leaf.grad is not None
+    assert torch.isfinite(loss)
+    assert torch.isfinite(leaf.grad).all()
+    assert math.isfinite(stats.k3_sum)
+    assert math.isfinite(stats.weight_max)
+
+
+def test_k3_is_the_kl_in_expectation() -> None:
+    """Sum q(x) k3(x) over a whole distribution equals KL(q || p), worked out directly."""
+    q = torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64)
+    p = torch.tensor([0.2, 0.5, 0.3], dtype=torch.float64)
+    expected = 0.5 * math.log(0.5 / 0.2) + 0.3 * math.log(0.3 / 0.5) + 0.2 * math.log(0.2 / 0.3)
+    assert float((q * k3(p.log() - q.log())).sum()) == pytest.approx(expected)
+
+
+@given(st.floats(-20, 20))
+def test_k3_is_never_negative(log_ratio: float) -> None:
+    assert float(k3(torch.tensor(log_ratio, dtype=torch.float64))) >= 0.0
+
+
+def test_k3_gradient() -> None:
+    point = torch.tensor([-0.7, 0.0, 0.4], dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(k3, (point,))
+
+
+def test_sequence_without_known_tokens_has_no_gap() -> None:
+    gaps = sequence_gaps(
+        torch.tensor([0.4, 0.2, 9.0]),
+        torch.tensor([True, True, False]),
+        torch.tensor([0, 0, 1]),
+        2,
+    )
+    assert gaps.tolist() == pytest.approx([0.3, 0.0])
