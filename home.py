@@ -19,7 +19,7 @@ def find(home: Path | None) -> Path:
     given = home or Path(os.environ.get("DENIZEN_HOME") or "~/.denizen")
     found = given.expanduser().resolve()
     try:
-        found.mkdir(parents=True, exist_ok=True)
+        found.mkdir(mode=0o700, parents=True, exist_ok=True)  # it holds conversations and keys
     except OSError as error:
         raise ConfigError(f"cannot make the home folder {found}: {error.strerror}") from error
     return found
@@ -46,7 +46,9 @@ def lock(home: Path) -> Iterator[None]:
 def note(home: Path, url: str) -> Iterator[None]:
     """Leave the service's address for the command line while it runs."""
     path = home / "service.json"
-    path.write_bytes(orjson.dumps({"url": url, "pid": os.getpid()}))
+    staged = path.with_suffix(".tmp")  # so that nobody reads half of it
+    staged.write_bytes(orjson.dumps({"url": url, "pid": os.getpid()}))
+    staged.replace(path)
     try:
         yield
     finally:

@@ -18,7 +18,7 @@ from agent import attached
 from agent import routes as agent_routes
 from agent.access import AccessMiddleware
 from agent.adapter_slot import AdapterSlot
-from agent.base_model import base_digest, prepare_packaged_model
+from agent.base_model import base_digest, local_model, prepare_packaged_model
 from agent.engine import VllmProcess
 from agent.gateway import Gateway
 from agent.http_server import Server, listen
@@ -29,6 +29,7 @@ from agent.scheduler import Scheduler
 from graders import catalog
 from graders import routes as grader_routes
 from learner import routes as learner_routes
+from learner.adapter_format import linear_shapes
 from learner.curriculum import missing
 from learner.cycle import Workshop
 from learner.evaluation import Evaluation
@@ -68,7 +69,7 @@ class Service:
     async def run(self, listener: socket.socket) -> None:
         """Serve on a bound socket until told to stop by a signal or ``request_stop``."""
         host, port = listener.getsockname()[:2]
-        self.url = f"http://{host}:{port}"
+        self.url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
         self._server = Server(await self.start())
         try:
             with house.note(self.home, self.url):
@@ -90,11 +91,17 @@ class Service:
         model, clients = await self._engines()
         self._clients = clients
         self.store = Store(self.home / "denizen.db", config.memory)
-        self.store.cycles.interrupt_running()
-        digest = await asyncio.to_thread(base_digest, Path(model))
-        self.registry = Registry(self.store.versions, self.home / "adapters", base_digest=digest)
+        for cycle_id in self.store.cycles.interrupt_running():
+            self.store.versions.reject_unproven(cycle_id)
+        digest = await asyncio.to_thread(base_digest, model)
+        self.registry = Registry(
+            self.store.versions,
+            self.home / "adapters",
+            base_digest=digest,
+            base_shapes=await asyncio.to_thread(linear_shapes, model),
+        )
         for path in self.registry.swept:
-            log.warning("removed %s, which a crash had left unfinished", path.name)
+            log.warning("%s was left unfinished by a crash, or is of another database", path.name)
         shutil.rmtree(self.home / "work", ignore_errors=True)
         versions = self.store.versions
         self.slot = AdapterSlot(
@@ -107,7 +114,7 @@ class Service:
         self.pointer = Pointer(self.store.versions, self.store.cycles, self.slot)
         self.intake = self._intake()
         self.runner = CycleRunner(
-            self._workshop(Path(model)), is_engine_ready=lambda: self._engine_reason is None
+            self._workshop(model), is_engine_ready=lambda: self._engine_reason is None
         )
         names = ModelNames(self.store.versions, lambda: self.slot.live)
         self.gateway = Gateway(
@@ -120,10 +127,10 @@ class Service:
         self.scheduler = Scheduler()
         self.scheduler.every(config.learner.check_interval_s, "learn", self.runner.check)
         self.scheduler.start()
-        self._tasks = [
-            asyncio.create_task(self.intake.run()),
-            asyncio.create_task(self._watch_engines(clients)),
-        ]
+        for work in (self.intake.run(), self._watch_engines(clients)):
+            task = asyncio.create_task(work)
+            task.add_done_callback(self._on_task_ended)
+            self._tasks.append(task)
         return self._application(names)
 
     async def stop(self) -> None:
@@ -140,13 +147,13 @@ class Service:
         self.store.close()
 
     def not_ready(self) -> list[str]:
-        """Say why the service is not ready; empty when it is."""
-        reasons = [self._engine_reason] if self._engine_reason else []
+        """Say in one line each why the service is not ready; empty when it is."""
+        reasons = [self._engine_reason] if self._engine_reason else self.slot.down_reasons()
         if self.gateway.record_failure:
             reasons.append(f"degraded: answers are not recorded: {self.gateway.record_failure}")
         if not self.store.is_writable():
             reasons.append("the database cannot be written")
-        return reasons
+        return [reason.splitlines()[0] for reason in reasons]
 
     def status(self) -> dict[str, Any]:
         """Return what ``denizen status`` shows."""
@@ -184,21 +191,18 @@ class Service:
             "last_cycle": next((c for c in cycles if running is None or c.id != running.id), None),
         }
 
-    async def _engines(self) -> tuple[str, list[PolicyClient]]:
+    async def _engines(self) -> tuple[Path, list[PolicyClient]]:
         """Return the base model and a client for each engine: by URL, or a child to be started."""
         config = self.settings.engine
         if config.urls:
             clients = [PolicyClient(url, config.api_key) for url in config.urls]
             root = config.model or await attached.base_root(clients[0], config.start_timeout_s)
-            return root, clients
-        model = config.model
-        if model is None:
-            prepared = await asyncio.to_thread(prepare_packaged_model, self.home / "models", _say)
-            model = str(prepared)
-        path = Path(model)
-        self.engine = VllmProcess(
-            config, model=path if path.exists() else model, log_path=self.home / "logs/engine.log"
-        )
+            return await asyncio.to_thread(local_model, root, _say), clients
+        if config.model is None:
+            model = await asyncio.to_thread(prepare_packaged_model, self.home / "models", _say)
+        else:
+            model = await asyncio.to_thread(local_model, config.model, _say)
+        self.engine = VllmProcess(config, model=model, log_path=self.home / "logs/engine.log")
         return model, [PolicyClient(self.engine.url, self.engine.api_key)]
 
     async def _watch_engines(self, clients: list[PolicyClient]) -> None:
@@ -213,6 +217,12 @@ class Service:
         if self._engine_reason is not None and reason is None:
             _say(f"Denizen is ready at {self.url} (live: {self.slot.live})")
         self._engine_reason = reason
+
+    def _on_task_ended(self, task: "asyncio.Task[None]") -> None:
+        """Stop the service when a part that must run for ever has ended by an error."""
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.critical("the service stops: a part of it failed", exc_info=error)
+            self.request_stop()
 
     async def _on_engine_down(self, reason: str) -> None:
         if self._engine_reason is None:
@@ -275,7 +285,6 @@ class Service:
         evaluation = Evaluation(
             store=self.store,
             practice=self._practice(),
-            learner=self.settings.learner,
             gate=self.settings.promotion,
         )
         app.include_router(

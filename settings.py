@@ -8,13 +8,14 @@ import os
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_settings import (
     BaseSettings,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
+    SettingsError,
 )
 
 from agent.access import AuthConfig
@@ -42,7 +43,7 @@ class ServerConfig(BaseModel):
     """Port to listen on; 0 takes a free one."""
     max_body_mib: float = Field(default=8.0, gt=0)
     """Largest request body; a 1M-token conversation fits."""
-    log_level: str = "info"
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
     """Level of the service's own log."""
 
 
@@ -89,7 +90,7 @@ def load(home: Path, overrides: Mapping[str, Mapping[str, Any]] | None = None) -
     path = home / "denizen.toml"
     try:
         told = tomllib.loads(path.read_text("utf-8")) if path.exists() else {}
-    except (OSError, tomllib.TOMLDecodeError) as error:
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ConfigError(f"cannot read {path}: {error}") from error
     try:
         settings = Settings(**told)
@@ -99,6 +100,8 @@ def load(home: Path, overrides: Mapping[str, Mapping[str, Any]] | None = None) -
             settings = settings.model_copy(update={section: kind.model_validate(changed)})
     except ValidationError as error:
         raise ConfigError(_describe(error, path)) from error
+    except SettingsError as error:
+        raise ConfigError(f"{error}; a list is written as JSON: '[\"KEY\"]'") from error
     _check_together(settings)
     return settings
 

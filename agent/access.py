@@ -14,7 +14,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from memory.errors import AuthenticationError, DenizenError, ForbiddenError, TooLargeError
 
 OPEN_PATHS = {"/health", "/ready"}
-ADMIN_PREFIXES = ("/v1/adapters", "/v1/cycles")  # whatever moves the pointer or spends the machine
+# Whatever moves the pointer, spends the machine, or decides what is learned.
+ADMIN_PREFIXES = ("/v1/adapters", "/v1/cycles", "/v1/skills", "/v1/tasks")
 DRAIN_BYTES = 64 * 2**20
 READ_METHODS = {"GET", "HEAD", "OPTIONS"}
 

@@ -17,17 +17,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from agent.errors import AdapterError, EngineError, EngineRejectedError, EngineUnavailableError
+from agent.errors import EngineError, EngineRejectedError, EngineUnavailableError
 from agent.policy import PolicyClient
 from agent.probe import probe_effect
-from memory.errors import ConflictError, DenizenError, NotFoundError
+from memory.errors import AdapterError, ConflictError, DenizenError, NotFoundError
+from memory.version_store import BASE, VERSION_NAME
 
 logger = logging.getLogger(__name__)
 
-BASE = "base"
-VERSION_PATTERN = re.compile(r"denizen-\d{6}")
-EPHEMERAL_PATTERN = re.compile(r"denizen-\d{6}-step-\d{2,}")
+EPHEMERAL_PATTERN = re.compile(r"denizen-\d{6}-step-\d{2,}(-[0-9a-f]{8})?", re.ASCII)
 UNLOAD_TIMEOUT_S = 30.0
+REPAIR_PAUSE_S = 5.0
 ROOM_TIMEOUT_S = 2.0
 """How long a load waits for the unload that makes room; one takes 10 ms when the engine is idle."""
 
@@ -143,7 +143,7 @@ class AdapterSlot:
             if error.status != 404 or version == BASE:
                 raise
             engine.down_reason = f"it restarted and lost {version}"
-            self._repair = asyncio.create_task(self.reload_after_restart())
+            self._start_repair()
             raise EngineUnavailableError(
                 "the engine restarted; its adapters are loading"
             ) from error
@@ -167,7 +167,7 @@ class AdapterSlot:
                     await probe_effect(engine.client, engine.base_name, version)
             except (AdapterError, EngineUnavailableError):
                 if not was_resident:
-                    self._drop(version)
+                    self._withdraw(version)
                 raise
 
     def move(self, version: str) -> None:
@@ -181,6 +181,8 @@ class AdapterSlot:
         if version != self._live:
             self._previous, self._live = self._live, version
         self._touch(version)
+        if self.down_reasons():  # perhaps because the version before could not be loaded
+            self._start_repair()
 
     async def load_ephemeral(self, name: str, path: Path) -> None:
         """Load weights that are no version, such as ``denizen-000007-step-03``, until ``unload``.
@@ -205,12 +207,8 @@ class AdapterSlot:
         """
         if name in {self._live, self._previous}:
             raise ConflictError(f"{name} is live or the version before; it stays loaded")
-        if name not in self._resident:
-            return
-        if self._num_leases(name):
-            self._retired.add(name)
-        else:
-            self._drop(name)
+        if name in self._resident:
+            self._withdraw(name)
 
     def mark_down(self, reason: str) -> None:
         """Answer 503 from now on: the engine process ended. ``reload_after_restart`` ends this."""
@@ -233,6 +231,22 @@ class AdapterSlot:
                 except DenizenError as error:
                     engine.down_reason = error.message
                     logger.warning("engine %s stays down: %s", engine.client.base_url, error)
+
+    def _withdraw(self, name: str) -> None:
+        """Unload ``name`` as soon as nobody uses it."""
+        if self._num_leases(name):
+            self._retired.add(name)
+        else:
+            self._drop(name)
+
+    def _start_repair(self) -> None:
+        if self._repair is None or self._repair.done():
+            self._repair = asyncio.create_task(self._repair_until_up())
+
+    async def _repair_until_up(self) -> None:
+        while self.down_reasons():
+            await self.reload_after_restart()
+            await asyncio.sleep(REPAIR_PAUSE_S if self.down_reasons() else 0.0)
 
     async def close(self) -> None:
         """Give up the unloads and repairs that still run."""
@@ -269,7 +283,7 @@ class AdapterSlot:
     async def _path_of(self, version: str) -> Path:
         if version in self._resident:
             return self._resident[version]
-        if not VERSION_PATTERN.fullmatch(version):
+        if not VERSION_NAME.fullmatch(version):
             raise NotFoundError(f"there is no adapter version {version[:100]!r}")
         return await self._files.path_of(version)
 
@@ -341,9 +355,9 @@ class AdapterSlot:
         """Make the engine have every resident name; with the live one there, it may be asked."""
         served = await engine.client.served()
         engine.base_name = next((one.name for one in served if one.parent is None), BASE)
-        loaded = {one.name for one in served}
+        loaded = {one.name: one.root for one in served}
         for name, path in list(self._resident.items()):
-            if name in loaded:
+            if loaded.get(name) == str(path):
                 continue
             if name == self._live:
                 engine.down_reason = f"loading {name}"
@@ -360,9 +374,11 @@ class AdapterSlot:
 
 
 async def _load_once(client: PolicyClient, name: str, path: Path) -> None:
-    """Load ``name``; that it is there already (an unload that timed out) is as good."""
+    """Load ``name``; what the engine has under that name already may be of another life."""
     try:
         await client.load_adapter(name, path)
     except EngineRejectedError:
         if name not in await client.models():
             raise
+        await client.unload_adapter(name)
+        await client.load_adapter(name, path)

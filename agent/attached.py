@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from agent.errors import EngineUnavailableError
 from agent.policy import PolicyClient
-from memory.errors import DenizenError
+from memory.errors import ConfigError, DenizenError
 
 POLL_S = 2.0
 
@@ -39,17 +39,20 @@ async def base_root(client: PolicyClient, timeout_s: float) -> str:
     """Wait for an engine and return the folder or hub name of its base model.
 
     Raises:
-        EngineUnavailableError: it did not answer in time, or does not say.
+        EngineUnavailableError: it did not answer in time.
+        ConfigError: it does not say.
     """
     deadline = asyncio.get_running_loop().time() + timeout_s
     while True:
         try:
-            if root := await client.base_root():
-                return root
-            raise EngineUnavailableError(
-                f"the engine at {client.base_url} does not name its base model: set engine.model"
-            )
+            root = await client.base_root()
         except EngineUnavailableError:
             if asyncio.get_running_loop().time() > deadline:
                 raise
-        await asyncio.sleep(1.0)
+            await asyncio.sleep(1.0)
+            continue
+        if root is None:
+            raise ConfigError(
+                f"the engine at {client.base_url} does not name its base model: set engine.model"
+            )
+        return root

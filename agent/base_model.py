@@ -59,6 +59,27 @@ def prepare_packaged_model(models_dir: Path, progress: Callable[[str], None]) ->
     return target
 
 
+def local_model(name: str, progress: Callable[[str], None]) -> Path:
+    """Return the folder of a model named by folder or by hub name; a hub's is downloaded once.
+
+    Raises:
+        BaseModelError: it is no folder, and the hub does not have it or cannot be reached.
+    """
+    folder = Path(name).expanduser()
+    if folder.is_dir():
+        return folder
+    from huggingface_hub import snapshot_download
+
+    progress(f"looking for the model {name} in the local cache and on the hub")
+    try:
+        return Path(snapshot_download(name))
+    except Exception as error:  # the hub's client raises errors of many libraries
+        raise BaseModelError(
+            f"engine.model is {name!r}: no folder of this machine, and not to be had from the hub "
+            f"({type(error).__name__}: {error})"
+        ) from error
+
+
 def base_digest(model_dir: Path) -> str:
     """Return the SHA-256 over the weights files, in the order of their names.
 

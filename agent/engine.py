@@ -21,7 +21,12 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from agent.errors import EngineError, EngineStartError, EngineUnavailableError
+from agent.errors import (
+    EngineError,
+    EngineRejectedError,
+    EngineStartError,
+    EngineUnavailableError,
+)
 from agent.policy import PolicyClient
 
 logger = logging.getLogger(__name__)
@@ -91,7 +96,7 @@ class VllmProcess:
     this one.
     """
 
-    def __init__(self, config: EngineConfig, *, model: Path | str, log_path: Path) -> None:
+    def __init__(self, config: EngineConfig, *, model: Path, log_path: Path) -> None:
         self.config = config
         self.model = model
         self.url = f"http://127.0.0.1:{_free_port()}"
@@ -282,7 +287,7 @@ class VllmProcess:
             await client.chat(
                 {"model": "base", "messages": hello, "max_tokens": 2, "logprobs": True}
             )
-        except (EngineError, EngineUnavailableError) as error:
+        except (EngineError, EngineRejectedError, EngineUnavailableError) as error:
             raise self._start_error(f"vLLM's first answer failed: {error}") from error
 
     def _start_error(self, what: str) -> EngineStartError:
@@ -304,13 +309,17 @@ class _BoundedLog:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         pending = b""
         while chunk := await stream.read(65536):
-            if self.path.exists() and self.path.stat().st_size > LOG_LIMIT_BYTES:
-                self.path.replace(self.path.with_name(self.path.name + ".1"))
-            with self.path.open("ab") as file:
-                file.write(chunk)
+            with contextlib.suppress(OSError):  # a full disk; the pipe must be read all the same
+                self._append(chunk)
             *lines, pending = (pending + chunk).split(b"\n")
             self.tail.extend(line.decode(errors="replace")[:500] for line in lines)
             pending = pending[-65536:]
+
+    def _append(self, chunk: bytes) -> None:
+        if self.path.exists() and self.path.stat().st_size > LOG_LIMIT_BYTES:
+            self.path.replace(self.path.with_name(self.path.name + ".1"))
+        with self.path.open("ab") as file:
+            file.write(chunk)
 
 
 def _advice(log: str) -> str:

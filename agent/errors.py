@@ -38,14 +38,6 @@ class EngineStartError(DenizenError, RuntimeError):
     code = "engine_start_failed"
 
 
-class AdapterError(DenizenError, ValueError):
-    """An adapter cannot be published: broken files, refused by the engine, or without effect."""
-
-    status = 400
-    type = "invalid_request_error"
-    code = "adapter_error"
-
-
 class BaseModelError(DenizenError, RuntimeError):
     """The base model's folder is missing, broken, or could not be made."""
 

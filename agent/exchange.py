@@ -12,7 +12,6 @@ from datetime import datetime
 from typing import Any
 
 from agent.capture import Capture, CapturedChoice
-from agent.chat_request import ChatRequest
 from agent.sessions import chain_key
 from memory.errors import InvalidRequestError
 from memory.types import Call, CallStatus, Episode, Message, utc_now
@@ -58,22 +57,17 @@ def _switch(headers: Mapping[str, str], name: str) -> bool:
 class Exchange:
     """One request on its way through the gateway."""
 
-    chat: ChatRequest
     body: dict[str, Any]
     history: list[Message]
     options: Options
     episode: Episode
     parent_id: str | None
+    scope: str  # who speaks
     adapter: str
     capture: Capture
     is_closed: bool = False  # its record has been begun
     started_at: datetime = field(default_factory=utc_now)
     started: float = field(default_factory=time.perf_counter)
-
-    @property
-    def scope(self) -> str:
-        """Who speaks; conversations of different speakers are never joined."""
-        return self.options.session or self.episode.user or ""
 
     def headers(self) -> dict[str, str]:
         """Return the contract's response headers."""

@@ -5,6 +5,7 @@ It does not know how an engine is run, how versions come to be, or what is learn
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
 from contextlib import AsyncExitStack
 from typing import Any
@@ -17,17 +18,28 @@ from starlette.types import Receive, Scope, Send
 from agent import metrics
 from agent.adapter_slot import AdapterSlot, Lease
 from agent.capture import Capture
-from agent.chat_request import ChatRequest, upstream_body
+from agent.chat_request import ChatRequest, Metadata, upstream_body
 from agent.errors import EngineError
 from agent.exchange import Exchange, Options
-from agent.sessions import earlier_keys
+from agent.sessions import earlier_keys, scope_of
 from memory.episode_store import EpisodeStore
 from memory.errors import StoreError, UnavailableError
-from memory.types import CallStatus, Episode, EpisodeSource, new_id, task_text, utc_now
+from memory.types import (
+    CallStatus,
+    Episode,
+    EpisodeSource,
+    Message,
+    new_id,
+    task_text,
+    utc_now,
+)
 from memory.wire import parse_body, read_json
 
 log = logging.getLogger(__name__)
 DONE = b"data: [DONE]\n\n"
+FAILURE_SHOWN_S = 30.0
+"""How long one unwritten record makes the service "degraded": a balancer that then sends nothing
+would otherwise never see it well again."""
 CLIENT_CLOSED = 499  # nginx's status for "the client went away"; nobody reads it
 
 
@@ -58,7 +70,9 @@ class Gateway:
         self._check_grader = check_grader
         self._on_recorded = on_recorded
         self._background: set[asyncio.Task[None]] = set()
-        self.record_failure: str | None = None
+        self._failure: str | None = None
+        self._failed_at = 0.0
+        self._running: dict[str, Episode] = {}  # named session -> its episode, not recorded yet
 
     async def chat(self, request: Request, session: str | None = None) -> Response:
         """Answer ``POST /v1/chat/completions``, streamed or not."""
@@ -67,19 +81,21 @@ class Gateway:
         if chat.metadata and chat.metadata.grader:
             self._check_grader(chat.metadata.grader)
         options = Options.of(request.headers, session)
-        adapter = self._resolve(chat.model)
+        exchange = self._open(chat, body, options, self._resolve(chat.model))
         async with AsyncExitStack() as stack:
-            lease = await stack.enter_async_context(self._slot.lease(adapter))
-            exchange = self._open(chat, body, options, adapter)
-            upstream = upstream_body(body, lease.model)
             try:
+                lease = await stack.enter_async_context(self._slot.lease(exchange.adapter))
+                upstream = upstream_body(body, lease.model)
                 if not chat.stream:
                     return await self._plain(request, exchange, lease, upstream)
                 events = lease.client.stream(upstream)
                 stack.push_async_callback(_close, events)
-                opening = exchange.capture.chunk(orjson.loads(await _first(events)))
+                opening = exchange.capture.chunk(_parse(await _first(events)))
             except (EngineError, UnavailableError) as error:
                 await self._record(exchange, CallStatus.ERROR, error.message)
+                raise
+            except asyncio.CancelledError:  # the service stops
+                await self._record(exchange, CallStatus.CANCELLED, None)
                 raise
             return EventStream(
                 self._events(exchange, opening, events),
@@ -87,6 +103,12 @@ class Gateway:
                 on_gone=lambda: self._record(exchange, CallStatus.CANCELLED, None),
                 release=stack.pop_all(),
             )
+
+    @property
+    def record_failure(self) -> str | None:
+        """Why answers were not recorded a moment ago; None when none failed of late."""
+        is_recent = time.monotonic() - self._failed_at < FAILURE_SHOWN_S
+        return self._failure if is_recent else None
 
     async def close(self) -> None:
         """Wait for records that are still being written."""
@@ -97,14 +119,15 @@ class Gateway:
     ) -> Exchange:
         history = chat.history
         user = chat.user or (chat.metadata.user if chat.metadata else None)
-        episode, parent_id = self._place(chat, history, options, user)
+        scope = scope_of(options.session, user)
+        episode, parent_id = self._place(chat, history, options, user, scope)
         return Exchange(
-            chat=chat,
             body=body,
             history=history,
             options=options,
             episode=episode,
             parent_id=parent_id,
+            scope=scope,
             adapter=adapter,
             capture=Capture(
                 asked_model=chat.model,
@@ -114,32 +137,48 @@ class Gateway:
         )
 
     def _place(
-        self, chat: ChatRequest, history: list[dict[str, Any]], options: Options, user: str | None
+        self,
+        chat: ChatRequest,
+        history: list[Message],
+        options: Options,
+        user: str | None,
+        scope: str,
     ) -> tuple[Episode, str | None]:
         """Return the episode this request belongs to, and the call that it continues."""
-        keys = earlier_keys(history, scope=options.session or user or "")
+        keys = earlier_keys(history, scope=scope)
         known = self._episodes.find_chain(keys) if keys else {}
         for key in keys:
             if key in known:
                 call_id, episode_id = known[key]
                 return self._episodes.get(episode_id), call_id
-        if options.session:
-            running = self._episodes.session_episode(options.session)
-            if running is not None:
-                return self._episodes.get(running), None
-        metadata = chat.metadata
-        return Episode(
+        metadata = chat.metadata or Metadata()
+        running = self._running_episode(options.session)
+        if running is not None and _is_same_task(running, metadata):
+            return running, None
+        episode = Episode(
             id=new_id("ep"),
             created_at=utc_now(),
             source=EpisodeSource.HARNESS if options.session else EpisodeSource.CHAT,
             task_text=task_text(history),
-            task_key=metadata.task if metadata else None,
-            reference=metadata.reference if metadata else None,
-            grader=metadata.grader if metadata else None,
+            task_key=metadata.task,
+            reference=metadata.reference,
+            grader=metadata.grader,
             user=user,
             session=options.session,
             learn=options.learn,
-        ), None
+        )
+        if options.session and options.record:
+            self._running[options.session] = episode
+        return episode, None
+
+    def _running_episode(self, session: str | None) -> Episode | None:
+        """Return the newest episode of a named session, recorded or about to be."""
+        if session is None:
+            return None
+        if session in self._running:
+            return self._running[session]
+        newest = self._episodes.session_episode(session)
+        return None if newest is None else self._episodes.get(newest)
 
     async def _plain(
         self, request: Request, exchange: Exchange, lease: Lease, upstream: dict[str, Any]
@@ -149,7 +188,7 @@ class Gateway:
             await self._record(exchange, CallStatus.CANCELLED, None)
             return Response(status_code=CLIENT_CLOSED)
         view = exchange.capture.answer(answer)
-        metrics.OVERHEAD.observe((utc_now() - exchange.started_at).total_seconds())
+        metrics.FIRST_BYTE.observe((utc_now() - exchange.started_at).total_seconds())
         await self._record(exchange, CallStatus.OK, None)
         return Response(
             orjson.dumps(view), media_type="application/json", headers=exchange.headers()
@@ -159,12 +198,12 @@ class Gateway:
         self, exchange: Exchange, opening: dict[str, Any] | None, events: AsyncIterator[bytes]
     ) -> AsyncIterator[bytes]:
         """Yield what the client sees; record before the last of it."""
-        metrics.OVERHEAD.observe((utc_now() - exchange.started_at).total_seconds())
+        metrics.FIRST_BYTE.observe((utc_now() - exchange.started_at).total_seconds())
         try:
             if opening is not None:
                 yield _event(opening)
             async for raw in events:
-                view = exchange.capture.chunk(orjson.loads(raw))
+                view = exchange.capture.chunk(_parse(raw))
                 if view is not None:
                     yield _event(view)
         except (EngineError, UnavailableError) as error:
@@ -175,26 +214,33 @@ class Gateway:
         yield DONE
 
     async def _record(self, exchange: Exchange, status: CallStatus, error: str | None) -> None:
-        """Keep the exchange; what cannot be written is counted and shown, and breaks no answer."""
+        """Keep the exchange, once; a client that leaves now does not take the record with it."""
         if exchange.is_closed:
-            return  # the client left while the whole answer was being recorded
+            return
         exchange.is_closed = True
         metrics.REQUESTS.labels(status).inc()
-        if not exchange.options.record:
-            return
+        if exchange.options.record:
+            await asyncio.shield(self._spawn(self._keep(exchange, status, error)))
+
+    async def _keep(self, exchange: Exchange, status: CallStatus, error: str | None) -> None:
+        """Write the records; what cannot be written is counted and shown, and breaks no answer."""
         calls = exchange.calls(status, error)
-        write = self._episodes.record(exchange.episode, calls, exchange.chain_keys(calls))
         try:
-            # Shielded: a client that leaves now must not take the record with it.
-            await asyncio.shield(self._spawn(write))
+            await self._episodes.record(exchange.episode, calls, exchange.chain_keys(calls))
         except (StoreError, UnavailableError) as failure:
             metrics.RECORDS_DROPPED.inc(len(calls))
-            self.record_failure = failure.message
+            self._failure, self._failed_at = failure.message, time.monotonic()
             log.error("call %s was answered but not recorded: %s", exchange.call_id, failure)
             return
-        self.record_failure = None
+        finally:
+            self._forget_running(exchange.episode)
+        self._failure = None
         metrics.RECORDS.labels(status).inc(len(calls))
         self._on_recorded()
+
+    def _forget_running(self, episode: Episode) -> None:
+        if episode.session and self._running.get(episode.session) is episode:
+            del self._running[episode.session]
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
         task = asyncio.create_task(work)
@@ -229,15 +275,14 @@ class EventStream(Response):
             gone = asyncio.create_task(_disconnected(receive))
             try:
                 await asyncio.wait({pump, gone}, return_when=asyncio.FIRST_COMPLETED)
+            finally:  # also when the service stops and cancels this very task
+                gone.cancel()
                 if not pump.done():
                     pump.cancel()
                     await asyncio.wait({pump})
                     await self._on_gone()
-                else:
-                    pump.result()
-            finally:
-                gone.cancel()
-                pump.cancel()
+            if not pump.cancelled():
+                pump.result()
 
     async def _pump(self, send: Send) -> None:
         start = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
@@ -264,6 +309,29 @@ async def _unless_gone(
     finally:
         gone.cancel()
         work.cancel()
+        await asyncio.wait({work})
+
+
+def _is_same_task(episode: Episode, metadata: Metadata) -> bool:
+    """Say whether what a caller tells of a request fits an episode; nothing told fits every one."""
+    told = (metadata.task, metadata.reference, metadata.grader)
+    known = (episode.task_key, episode.reference, episode.grader)
+    return all(new is None or new == old for new, old in zip(told, known, strict=True))
+
+
+def _parse(raw: bytes) -> dict[str, Any]:
+    """Read one chunk of the engine's.
+
+    Raises:
+        EngineError: it is no JSON object.
+    """
+    try:
+        body = orjson.loads(raw)
+    except orjson.JSONDecodeError as error:
+        raise EngineError(f"the engine sent a chunk that is no JSON: {error}") from error
+    if not isinstance(body, dict):
+        raise EngineError("the engine sent a chunk that is no JSON object")
+    return body
 
 
 async def _first(events: AsyncIterator[bytes]) -> bytes:

@@ -20,6 +20,7 @@ class Server(uvicorn.Server):
         super().__init__(
             uvicorn.Config(
                 app,
+                log_config=None,  # what it logs goes where the service's log goes
                 log_level="warning",
                 access_log=False,
                 lifespan="off",

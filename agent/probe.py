@@ -7,8 +7,9 @@ answers as the base model does. Only its numbers tell.
 import math
 from collections.abc import Sequence
 
-from agent.errors import AdapterError, EngineError, EngineRejectedError
+from agent.errors import EngineError, EngineRejectedError
 from agent.policy import PolicyClient
+from memory.errors import AdapterError
 
 PROBE_TOKEN_IDS = list(range(100, 132))
 """32 ids that every vocabulary has; on such nonsense small changes of the weights show."""

@@ -13,6 +13,20 @@ import orjson
 from memory.types import Message, message_text
 
 
+def scope_of(session: str | None, user: str | None) -> str:
+    """Name who speaks: conversations of different named speakers are never joined.
+
+    Callers that name neither session nor user share one scope; equal beginnings of theirs that got
+    equal answers cannot be told apart.
+    """
+    if session is not None:
+        return f"session:{session}"
+    return "" if user is None else f"user:{user}"
+
+
+KEY_LENGTH = 32  # hexadecimal digits: 128 bits
+
+
 def chain_key(messages: Sequence[Message], *, scope: str) -> str:
     """Return the key of a conversation up to here.
 
@@ -26,17 +40,21 @@ def chain_key(messages: Sequence[Message], *, scope: str) -> str:
     digest = hashlib.sha256(scope.encode())
     for message in messages:
         digest.update(orjson.dumps(_meaning(message)))
-    return digest.hexdigest()[:32]
+    return digest.hexdigest()[:KEY_LENGTH]
 
 
 def earlier_keys(messages: Sequence[Message], *, scope: str) -> list[str]:
     """Return the keys under which the call that is continued may be stored, longest first."""
-    ends = [i + 1 for i, message in enumerate(messages[:-1]) if message.get("role") == "assistant"]
-    return [chain_key(messages[:end], scope=scope) for end in reversed(ends)]
+    digest, keys = hashlib.sha256(scope.encode()), []
+    for message in messages[:-1]:
+        digest.update(orjson.dumps(_meaning(message)))
+        if message.get("role") == "assistant":
+            keys.append(digest.hexdigest()[:KEY_LENGTH])
+    return keys[::-1]
 
 
 def _meaning(message: Message) -> list[object]:
-    calls = message.get("tool_calls") or []
-    functions = [call.get("function", {}) for call in calls if isinstance(call, dict)]
-    named = [[function.get("name"), function.get("arguments")] for function in functions]
+    calls = message.get("tool_calls")
+    functions = [call.get("function") for call in calls or () if isinstance(call, dict)]
+    named = [[f.get("name"), f.get("arguments")] for f in functions if isinstance(f, dict)]
     return [message.get("role"), message_text(message), named, message.get("tool_call_id")]

@@ -20,8 +20,8 @@ from console.errors import NoServiceError, ServiceError
 Json: TypeAlias = Any
 """A decoded JSON document of the service; the console reads it, and never writes one back."""
 
-READ_TIMEOUT_S = 120.0
-"""Longest silence of a plain request; the slowest, a promotion, loads weights and probes them."""
+READ_TIMEOUT_S = 600.0
+"""Longest silence of a plain request; the slowest compares two versions on all held-out tasks."""
 
 CONNECT_TIMEOUT_S = 5.0
 

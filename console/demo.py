@@ -14,17 +14,17 @@ from console.demo_traffic import FAMILIES, Tally, User, mixed_tasks
 from console.follow import step_line
 from console.render import print_json, print_table
 
-NUM_PER_FAMILY = 60
-NUM_BURST = 3 * 40  # tasks before the first cycle; the rest come while it learns
+NUM_PER_FAMILY = 96  # there are 100 products of two digits
+NUM_BURST = 3 * 44  # tasks that start a cycle; more come, more slowly, while it learns
 NUM_CYCLES = 2
-TIME_LIMIT_S = 20 * 60.0  # for learning; the whole demo stays within 25 minutes
+TIME_LIMIT_S = 18 * 60.0  # for learning; the whole demo stays within 25 minutes
 POLL_S = 1.0
 SETTINGS = {
     "DENIZEN_LEARNER__CHECK_INTERVAL_S": "10",
-    "DENIZEN_LEARNER__MIN_NEW_SIGNAL": "30",
+    "DENIZEN_LEARNER__MIN_NEW_SIGNAL": "40",
+    "DENIZEN_LEARNER__STEPS_PER_CYCLE": "14",
     "DENIZEN_PROMOTION__MODE": "auto",
 }
-ENDED_WELL = {"promoted", "inconclusive", "rejected", "no_signal"}
 
 
 def run_demo(*, as_json: bool) -> int:
@@ -32,8 +32,9 @@ def run_demo(*, as_json: bool) -> int:
     began = time.monotonic()
     console = Console(stderr=as_json, quiet=as_json and not Console(stderr=True).is_terminal)
     console.print("Starting a service over a throw-away home …")
+    tasks = mixed_tasks(NUM_PER_FAMILY, seed=int(time.time()) % 100_000)
     with demo_service(SETTINGS) as client:
-        report = _Demo(client, console).run()
+        report = _Demo(client, console, tasks).run()
     report["minutes"] = round((time.monotonic() - began) / 60, 1)
     report["machine"] = f"{platform.machine()}, {_cpu_count()} cores, {platform.system()}"
     if as_json:
@@ -46,18 +47,19 @@ def run_demo(*, as_json: bool) -> int:
 class _Demo:
     """The demo's acts, in order."""
 
-    def __init__(self, client: ServiceClient, console: Console) -> None:
+    def __init__(
+        self, client: ServiceClient, console: Console, tasks: list[tuple[str, str]]
+    ) -> None:
         self._client = client
         self._console = console
+        self._tasks = tasks
 
     def run(self) -> dict[str, Any]:
         """Play all acts and return the report."""
-        tasks = mixed_tasks(NUM_PER_FAMILY, seed=int(time.time()) % 100_000)
-        user = User(self._client.url, None, tasks)
-        self._first_tasks(user)
-        user.keep_working(NUM_BURST)
+        user = User(self._client.url, self._tasks)
+        user.keep_working(NUM_CYCLES * NUM_BURST)
         try:
-            cycles = self._learn()
+            cycles = self._learn(user)
             self._pause_learning()
             live = self._live()
             self._console.print(f"Comparing base and {live} on the held-out tasks …")
@@ -71,30 +73,39 @@ class _Demo:
             tally = user.stop()
         return self._report(cycles, live, learned, restored, tally)
 
-    def _first_tasks(self, user: User) -> None:
-        families = ", ".join(FAMILIES)
+    def _learn(self, user: User) -> list[dict[str, Any]]:
+        """Ask much, watch the scheduler start a cycle by itself, and again."""
+        deadline = time.monotonic() + TIME_LIMIT_S
+        ended: list[dict[str, Any]] = []
+        for number in range(NUM_CYCLES):
+            self._ask_much(user, number * NUM_BURST)
+            cycle = self._watch_cycle(number, deadline)
+            if cycle is None:
+                self._console.print("No more time to learn; what is live now is compared.")
+                break
+            self._console.print(f"{cycle['id']} {cycle['state']}: {cycle['end_reason']}")
+            ended.append(cycle)
+        return ended
+
+    def _ask_much(self, user: User, start: int) -> None:
         with self._progress() as progress:
-            bar = progress.add_task(f"A user asks about {families}", total=NUM_BURST)
-            for num in user.burst(NUM_BURST, num_threads=8):
+            bar = progress.add_task(f"A user asks about {', '.join(FAMILIES)}", total=NUM_BURST)
+            for num in user.burst(start, NUM_BURST, num_threads=8):
                 progress.update(bar, completed=num)
 
-    def _learn(self) -> list[dict[str, Any]]:
-        """Watch the scheduler start cycles by itself until enough have ended."""
-        deadline = time.monotonic() + TIME_LIMIT_S
-        ended: dict[str, dict[str, Any]] = {}
+    def _watch_cycle(self, number: int, deadline: float) -> dict[str, Any] | None:
+        """Show the ``number``-th cycle until it has ended; None when time runs out first."""
         with self._progress() as progress:
             bar = progress.add_task("Waiting for the scheduler", total=None)
-            while len(ended) < NUM_CYCLES and time.monotonic() < deadline:
-                cycles = self._client.get("cycles")["data"]
-                for row in reversed(cycles):
-                    if row["id"] not in ended:
-                        cycle = self._client.get("cycles", row["id"])
-                        self._show_cycle(progress, bar, cycle)
-                        if cycle["state"] != "running":
-                            ended[cycle["id"]] = cycle
-                            progress.console.print(_verdict_line(cycle))
+            while time.monotonic() < deadline:
+                begun = self._client.get("cycles")["data"]
+                if len(begun) > number:
+                    cycle: dict[str, Any] = self._client.get("cycles", begun[-1 - number]["id"])
+                    self._show_cycle(progress, bar, cycle)
+                    if cycle["state"] != "running":
+                        return cycle
                 time.sleep(POLL_S)
-        return list(ended.values())
+        return None
 
     def _show_cycle(self, progress: Progress, bar: Any, cycle: Mapping[str, Any]) -> None:
         steps = cycle["steps"]
@@ -159,10 +170,6 @@ class _Demo:
     def _progress(self) -> Progress:
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
         return Progress(*columns, TimeElapsedColumn(), console=self._console)
-
-
-def _verdict_line(cycle: Mapping[str, Any]) -> str:
-    return f"{cycle['id']} {cycle['state']}: {cycle['end_reason']}"
 
 
 def _show(report: Mapping[str, Any]) -> None:

@@ -1,7 +1,7 @@
-"""The service that the demo talks to: its own over a throw-away home, or one that runs."""
+"""The service that the demo talks to: its own, over a throw-away home."""
 
+import json
 import os
-import signal
 import subprocess
 import sys
 import tempfile
@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from console.client import ServiceClient, denizen_home, find_service
+from console.client import ServiceClient, denizen_home
 from console.errors import NoServiceError, ServiceError
 
 START_TIMEOUT_S = 600.0
@@ -20,39 +20,56 @@ PACKAGED_MODEL = "models/smollm2-135m-instruct"
 
 @contextmanager
 def demo_service(settings: Mapping[str, str]) -> Iterator[ServiceClient]:
-    """Yield a client of a ready service; one that was started is stopped, its home removed.
+    """Yield a client of a service of its own; it is stopped afterwards, and its home removed.
 
     Args:
-        settings: environment of the started service; a running one keeps its own settings.
+        settings: its environment; of the caller's settings only the engine's are kept.
 
     Raises:
         NoServiceError: it did not become ready.
     """
-    key = os.environ.get("DENIZEN_API_KEY")
-    if url := os.environ.get("DENIZEN_URL"):
-        with ServiceClient(url, api_key=key) as client:
-            yield client
-        return
-    with tempfile.TemporaryDirectory(prefix="denizen-demo-") as folder:
-        home = Path(folder)
-        process = _start(home, settings)
-        try:
-            with ServiceClient(_wait_until_ready(process, home)) as client:
-                yield client
-        finally:
-            _stop(process)
+    with (
+        tempfile.TemporaryDirectory(prefix="denizen-demo-") as folder,
+        _running(Path(folder), settings) as process,
+        ServiceClient(_wait_until_ready(process, Path(folder))) as client,
+    ):
+        yield client
 
 
-def _start(home: Path, settings: Mapping[str, str]) -> "subprocess.Popen[bytes]":
-    environment = {**os.environ, **settings}
+@contextmanager
+def _running(home: Path, settings: Mapping[str, str]) -> Iterator["subprocess.Popen[bytes]"]:
+    """Run the service on a leash, which ends it however this process ends."""
+    read_fd, write_fd = os.pipe()
+    leash = ["-m", "agent.leash", "--fd", str(read_fd), "--grace", str(STOP_TIMEOUT_S), "--"]
+    serve = ["-m", "console.cli", "serve", "--home", str(home), "--port", "0"]
+    with (home / "demo.log").open("wb") as log:
+        process = subprocess.Popen(
+            [sys.executable, *leash, sys.executable, *serve],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env=_environment(settings),
+            pass_fds=(read_fd,),
+            start_new_session=True,
+        )
+    os.close(read_fd)
+    try:
+        yield process
+    finally:
+        os.close(write_fd)
+        process.wait()
+
+
+def _environment(settings: Mapping[str, str]) -> dict[str, str]:
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith("DENIZEN_") or name.startswith("DENIZEN_ENGINE__")
+    }
     prepared = denizen_home() / PACKAGED_MODEL
     if prepared.is_dir():  # the conversion of an earlier start is used again
-        environment.setdefault("DENIZEN_ENGINE__MODEL", str(prepared))
-    command = [sys.executable, "-m", "console.cli", "serve", "--home", str(home), "--port", "0"]
-    with (home / "demo.log").open("wb") as log:
-        return subprocess.Popen(
-            command, stdout=log, stderr=subprocess.STDOUT, env=environment, start_new_session=True
-        )
+        kept.setdefault("DENIZEN_ENGINE__MODEL", str(prepared))
+    return kept | dict(settings)
 
 
 def _wait_until_ready(process: "subprocess.Popen[bytes]", home: Path) -> str:
@@ -61,8 +78,7 @@ def _wait_until_ready(process: "subprocess.Popen[bytes]", home: Path) -> str:
         if process.poll() is not None:
             words = (home / "demo.log").read_text("utf-8", errors="replace")[-2_000:]
             raise NoServiceError(f"the demo's service ended while starting:\n{words}")
-        if (home / "service.json").exists():
-            url = find_service(home)
+        if (url := _url_of(home)) is not None:
             with ServiceClient(url) as client:
                 if _is_ready(client):
                     return url
@@ -70,17 +86,13 @@ def _wait_until_ready(process: "subprocess.Popen[bytes]", home: Path) -> str:
     raise NoServiceError(f"the demo's service was not ready within {START_TIMEOUT_S:.0f} s")
 
 
+def _url_of(home: Path) -> str | None:
+    note = home / "service.json"
+    return str(json.loads(note.read_bytes())["url"]) if note.exists() else None
+
+
 def _is_ready(client: ServiceClient) -> bool:
     try:
         return bool(client.get("status")["ready"])
     except (NoServiceError, ServiceError):
         return False
-
-
-def _stop(process: "subprocess.Popen[bytes]") -> None:
-    process.send_signal(signal.SIGTERM)
-    try:
-        process.wait(STOP_TIMEOUT_S)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()

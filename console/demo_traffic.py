@@ -8,12 +8,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from console.errors import MissingTasksError
+
 FAMILIES: dict[str, dict[str, Any]] = {
     "products": {"min_digits": 1, "max_digits": 1},
     "gcd": {"min_numbers": 2, "max_numbers": 2, "min_value": 2, "max_value": 30},
     "letter_counting": {"min_words": 2, "max_words": 5},
 }
-MAX_TOKENS = 32
+MAX_TOKENS = 24
 PAUSE_S = 4.0
 """Between requests once the first burst is over: a user who goes on working while the agent learns.
 """
@@ -24,7 +26,6 @@ class Tally:
     """What became of the requests."""
 
     num_sent: int = 0
-    num_streamed_chunks: int = 0
     failures: list[str] = field(default_factory=list)
     adapters: dict[str, int] = field(default_factory=dict)  # version -> answers
 
@@ -33,9 +34,14 @@ def mixed_tasks(num_per_family: int, seed: int) -> list[tuple[str, str]]:
     """Return (question, answer) pairs of all families, taking turns; no pair twice.
 
     Raises:
-        ImportError: reasoning-gym is not installed.
+        MissingTasksError: reasoning-gym is not installed.
     """
-    import reasoning_gym  # type: ignore[import-untyped]
+    try:
+        import reasoning_gym  # type: ignore[import-untyped]
+    except ImportError as error:
+        raise MissingTasksError(
+            "the demo's tasks come from reasoning-gym: install the extra 'tasks'"
+        ) from error
 
     by_family = []
     for name, settings in FAMILIES.items():
@@ -48,27 +54,28 @@ def mixed_tasks(num_per_family: int, seed: int) -> list[tuple[str, str]]:
 class User:
     """Works with the agent in the background until told to stop."""
 
-    def __init__(self, url: str, api_key: str | None, tasks: Sequence[tuple[str, str]]) -> None:
+    def __init__(self, url: str, tasks: Sequence[tuple[str, str]]) -> None:
         from openai import OpenAI
 
         # No retries: a refused request must be seen, not smoothed over.
-        self._client = OpenAI(base_url=f"{url}/v1", api_key=api_key or "none", max_retries=0)
+        self._client = OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0)
         self._tasks = list(tasks)
         self._stopped = threading.Event()
         self._lock = threading.Lock()
         self._threads: list[threading.Thread] = []
         self.tally = Tally()
 
-    def burst(self, num: int, num_threads: int) -> Iterator[int]:
-        """Send the first ``num`` tasks at once, several at a time; yield how many are answered."""
-        work = iter(self._tasks[:num])
+    def burst(self, start: int, num: int, num_threads: int) -> Iterator[int]:
+        """Send ``num`` tasks from ``start``, several at a time; yield how many are answered."""
+        work = iter(self._tasks[start : start + num])
+        before = self.tally.num_sent
         threads = [threading.Thread(target=self._drain, args=(work,)) for _ in range(num_threads)]
         for thread in threads:
             thread.start()
         while any(thread.is_alive() for thread in threads):
-            yield self.tally.num_sent
+            yield min(num, self.tally.num_sent - before)
             self._stopped.wait(0.2)
-        yield self.tally.num_sent
+        yield num
 
     def keep_working(self, start: int) -> None:
         """Go on with the tasks from ``start``, one after another, over and over, until ``stop``."""
@@ -112,10 +119,9 @@ class User:
             failure = None if num_chunks else "an empty stream"
             adapter = answer.headers["x-denizen-adapter"]
         except Exception as error:  # whatever goes wrong for a user is a failed request
-            failure, num_chunks, adapter = f"{type(error).__name__}: {error}", 0, None
+            failure, adapter = f"{type(error).__name__}: {error}", None
         with self._lock:
             self.tally.num_sent += 1
-            self.tally.num_streamed_chunks += num_chunks
             if failure:
                 self.tally.failures.append(failure)
             if adapter:

@@ -22,3 +22,7 @@ class ServiceError(Exception):
 
 class NoServiceError(Exception):
     """Nothing answers at the service's address, or no address is known."""
+
+
+class MissingTasksError(Exception):
+    """The package that the demo's tasks come from is not installed."""

@@ -60,9 +60,9 @@ def step_line(step: Mapping[str, Any]) -> str:
     parts = []
     if (reward := receipt.get("reward_mean")) is not None:
         parts.append(f"reward {reward:.3f}")
-    share, num_groups = receipt.get("frac_reward_zero_std"), receipt.get("num_groups")
-    if share is not None and num_groups is not None:
-        parts.append(f"{round(share * num_groups)} of {num_groups} groups without contrast")
+    if (num_groups := receipt.get("num_groups")) is not None:
+        num_equal = receipt.get("skipped_groups", {}).get("zero_signal", 0)
+        parts.append(f"{num_equal} of {num_groups} groups without contrast")
     if (seconds := receipt.get("seconds")) is not None:
         parts.append(f"{seconds:.0f} s")
     return f"step {step['index']}: {', '.join(parts) or 'no figures'}"

@@ -8,6 +8,7 @@ or of how grades are merged.
 import asyncio
 import json
 import logging
+import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -25,8 +26,9 @@ logger = logging.getLogger(__name__)
 _REGEX_TIMEOUT_S = 0.5  # a pattern of ordinary shape needs microseconds for an answer
 _MAX_PATTERN_CHARACTERS = 1_000
 _MAX_SHOWN_CHARACTERS = 80
+
 _NO_DIGIT_GROUP_BEFORE = r"(?<!\d,)"
-_NO_SIGN_BEFORE = r"(?<!(?<!\w)[-−])"  # a hyphen after a word, as in "1-12", is no sign
+_NO_SIGN_BEFORE = r"(?<!(?<!\w)[-−])"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -85,10 +87,16 @@ def score_exact(answer: Answer) -> Score:
 def score_contains(answer: Answer) -> Score:
     """Score an answer that contains the reference by its brevity.
 
-    1 when the answer is the reference, ``len(reference) / len(answer)`` when it contains the
-    reference as a whole token, else 0; in characters, after normalising as ``score_exact`` does.
-    The formula is reasoning-gym's (``ProceduralDataset.score_answer``), which takes any substring;
-    here "12" is not found in "112", "12.5", "1,12" or "-12": a wrong number earns nothing.
+    ``sqrt(len(reference) / len(answer))`` when the answer contains the reference as a whole token,
+    so 1 when it is the reference and nothing else; 0 when it does not. In characters, after
+    normalising as ``score_exact`` does.
+
+    reasoning-gym's own scorer (``ProceduralDataset.score_answer``) takes the ratio itself and any
+    substring. Here "12" is not found in "112", "12.5", "1,12" or "-12": a wrong number earns
+    nothing. The root lets a right answer among some words earn visibly more than a wrong one,
+    while an answer that lists many numbers stays worth less than one honest guess. (Both faults
+    were seen in training: with the bare ratio a policy grew short before it grew right; with a
+    fixed credit for containing, it listed numbers.)
     """
     reference = _reference_of(answer)
     wanted, said = _normalised(reference), _normalised(answer.text)
@@ -97,7 +105,7 @@ def score_contains(answer: Answer) -> Score:
             value=0.0, explanation=f"{shown(reference)!r} is not in {shown(answer.text)!r}"
         )
     return Score(
-        value=len(wanted) / len(said),
+        value=math.sqrt(len(wanted) / len(said)),
         explanation=f"{shown(reference)!r} found in {len(said)} characters: {shown(answer.text)!r}",
     )
 

@@ -6,7 +6,6 @@ live, or of the engine; names are checked here, and no path ever comes from outs
 
 import json
 import os
-import re
 import shutil
 import tempfile
 from collections.abc import Mapping
@@ -20,7 +19,8 @@ from learner.adapter_format import (
     WEIGHTS_NAME,
     inspect,
 )
-from learner.errors import AdapterError
+from memory.errors import AdapterError
+from memory.version_store import VERSION_NAME
 
 __all__ = [
     "CONFIG_NAME",
@@ -36,7 +36,6 @@ __all__ = [
 ]
 
 _STAGING_PREFIX = ".staging-"
-_VERSION_NAME = re.compile(r"denizen-[0-9]{6}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -154,7 +153,7 @@ def verify(
 
 def sealed_versions(root: Path) -> list[str]:
     """Return the names of the sealed versions, oldest first."""
-    return sorted(p.name for p in root.iterdir() if _VERSION_NAME.fullmatch(p.name))
+    return sorted(p.name for p in root.iterdir() if VERSION_NAME.fullmatch(p.name))
 
 
 def sweep_staging(root: Path) -> list[Path]:
@@ -169,7 +168,7 @@ def sweep_staging(root: Path) -> list[Path]:
 
 
 def _path_of(root: Path, version: str) -> Path:
-    if _VERSION_NAME.fullmatch(version) is None:
+    if VERSION_NAME.fullmatch(version) is None:
         raise AdapterError(f"expected a version name like denizen-000007, got {version[:64]!r}")
     return root / version
 

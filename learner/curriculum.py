@@ -3,7 +3,7 @@
 import random
 from collections.abc import Sequence
 
-from pydantic import ConfigDict
+from pydantic import ConfigDict, Field
 
 from learner.trainer_config import TrainerConfig
 from memory.types import Skill, SkillPolicy, TaskSpec
@@ -16,7 +16,7 @@ class LearnerConfig(TrainerConfig):
 
     enabled: bool = True
     """Whether cycles start by themselves; ``denizen learn`` works either way."""
-    check_interval_s: float = 20.0
+    check_interval_s: float = Field(default=20.0, gt=0.0)
     """Seconds between looks at whether a skill has enough new signal."""
     min_new_signal: int = 16
     """Graded live episodes and new tasks a skill needs since its last cycle; two steps' worth of
@@ -24,21 +24,21 @@ class LearnerConfig(TrainerConfig):
     """
     min_train_tasks: int = 8
     """Different training tasks a skill needs; below that practice repeats itself."""
-    min_heldout_tasks: int = 8
-    """Held-out tasks a skill needs, so that the gate can tell anything at all."""
-    group_size: int = 8
+    min_heldout_tasks: int = Field(default=8, ge=1)
+    """Held-out tasks a skill needs; on fewer the gate (``promotion.min_tasks``) says nothing."""
+    group_size: int = Field(default=8, ge=2)
     """Rollouts of one task that are compared with each other (FACTS: 8 × 8 learns on two cores)."""
-    tasks_per_step: int = 8
+    tasks_per_step: int = Field(default=8, ge=1)
     """Tasks in one optimizer step."""
-    steps_per_cycle: int = 12
+    steps_per_cycle: int = Field(default=12, ge=1)
     """Optimizer steps in one cycle."""
-    temperature: float = 1.0
+    temperature: float = Field(default=1.0, gt=0.0, le=2.0)
     """Sampling temperature of practice; at 1 the recorded log-probabilities are those of the
     sampler.
     """
-    max_heldout_tasks: int = 48
+    max_heldout_tasks: int = Field(default=48, ge=2)
     """Held-out tasks a gate tries, spread evenly over the skills."""
-    step_timeout_s: float = 900.0
+    step_timeout_s: float = Field(default=900.0, gt=0.0)
     """Seconds after which a training step counts as hung."""
 
 

@@ -25,9 +25,9 @@ from learner.registry import Registry
 from learner.rollouts import Practice, Trial, group_of, mean_reward
 from learner.rows import RowBatch, rows_of, write_rows
 from learner.training_process import TrainingProcess
+from memory.errors import ConflictError
 from memory.store import Store
 from memory.types import (
-    AdapterVersion,
     Cycle,
     CycleState,
     CycleStep,
@@ -90,8 +90,6 @@ class LearningCycle:
     progress: Progress = field(default_factory=Progress)
     _trained: list[Trial] = field(default_factory=list)
     _receipts: list[dict[str, Any]] = field(default_factory=list)
-    _version: AdapterVersion | None = None
-    _report: GateReport | None = None
 
     async def run(self) -> Cycle:
         """Learn, prove, and settle what becomes of it."""
@@ -115,38 +113,65 @@ class LearningCycle:
 
     async def _learn(self) -> tuple[CycleState, str]:
         shop, start = self.workshop, self.cycle.start_version
-        train, heldout = self._tasks()
+        train, heldout, guards = self._tasks()
         self._dir.mkdir(parents=True)
         name = shop.registry.next_name()
         parent = await shop.registry.parent_path(start)
         async with shop.open_training(parent) as training:
             self.progress.phase = "scoring the live version on held-out tasks"
-            before = await shop.practice.score(heldout, adapter=start, cycle_id=self.cycle.id)
+            tests = [*heldout, *guards]
+            before = await shop.practice.score(tests, adapter=start, cycle_id=self.cycle.id)
             weights = await self._steps(train, training, name)
         if weights is None:
             raise NoSignalError(self._why_no_signal())
-        self._version = shop.registry.seal(
+        await asyncio.to_thread(
+            shop.registry.seal,
             weights,
             name=name,
             parent=start,
             cycle_id=self.cycle.id,
             episode_ids={trial.call.episode_id for trial in self._trained},
         )
+        shop.store.cycles.set_candidate(self.cycle.id, name)
         await shop.weights.publish(name)
         self.progress.phase = "scoring the candidate on held-out tasks"
-        after = await shop.practice.score(heldout, adapter=name, cycle_id=self.cycle.id)
-        skills = {task.id: task.skill_id for task in heldout}
-        self._report = compare(before, after, skills, config=shop.gate)
-        return await self._settle(name, self._report)
+        after = await shop.practice.score(tests, adapter=name, cycle_id=self.cycle.id)
+        skills = {task.id: task.skill_id for task in tests}
+        guard_ids = frozenset(task.id for task in guards)
+        report = compare(before, after, skills, config=shop.gate, guards=guard_ids)
+        shop.store.cycles.set_gate(self.cycle.id, report.to_json())
+        return await self._settle(name, report)
 
-    def _tasks(self) -> tuple[list[TaskSpec], list[TaskSpec]]:
-        tasks, config = self.workshop.store.tasks, self.workshop.learner
-        train = tasks.of_skills(self.cycle.skill_ids, Split.TRAIN)
+    def _tasks(self) -> tuple[list[TaskSpec], list[TaskSpec], list[TaskSpec]]:
+        """Return tasks to practise, held-out ones to prove a gain, and ones of every other skill.
+
+        Raises:
+            NoSignalError: there is nothing to practise, or too little to prove a gain on.
+        """
+        shop, mine = self.workshop, self.cycle.skill_ids
+        train = shop.store.tasks.of_skills(mine, Split.TRAIN)
         if not train:
-            raise NoSignalError("the skill has no training tasks")
-        heldout = tasks.of_skills(self.cycle.skill_ids, Split.HELDOUT)
+            raise NoSignalError("the skills have no training tasks")
         rng = random.Random(self.cycle.id)
-        return train, curriculum.choose(heldout, config.max_heldout_tasks, rng)
+        others = [skill.id for skill in shop.store.skills.all() if skill.id not in mine]
+        heldout, guards = (
+            self._sample(shop.store.tasks.of_skills(skill_ids, Split.HELDOUT), num, rng)
+            for skill_ids, num in (
+                (mine, shop.learner.max_heldout_tasks),
+                (others, shop.learner.max_heldout_tasks // 2),
+            )
+        )
+        if len(heldout) < shop.gate.min_tasks:
+            raise NoSignalError(
+                f"the skills have {len(heldout)} of {shop.gate.min_tasks} held-out tasks "
+                "(promotion.min_tasks), too few to prove a gain"
+            )
+        return train, heldout, guards
+
+    def _sample(self, tasks: list[TaskSpec], num: int, rng: random.Random) -> list[TaskSpec]:
+        """Choose other tasks in each cycle, so that retries are not selected on the same ones."""
+        rng.shuffle(tasks)
+        return curriculum.choose(tasks, num, rng)
 
     async def _steps(
         self, train: list[TaskSpec], training: TrainingProcess, name: str
@@ -167,7 +192,7 @@ class LearningCycle:
                 trained = await self._step(index, chosen, adapter, training)
                 if trained is None:
                     continue
-                step_name = f"{name}-step-{index:02d}"
+                step_name = f"{name}-step-{index:02d}-{self.cycle.id[-8:]}"
                 await self.workshop.weights.load_ephemeral(step_name, trained)
                 self._forget(adapter)
                 adapter, weights = step_name, trained
@@ -188,8 +213,9 @@ class LearningCycle:
             cycle_id=self.cycle.id,
         )
         sampled = time.perf_counter()
-        self.workshop.store.tasks.note_practice(
-            {trials[0].task.id: mean_reward(trials) for trials in tried if trials}
+        await asyncio.to_thread(
+            self.workshop.store.tasks.note_practice,
+            {trials[0].task.id: mean_reward(trials) for trials in tried if trials},
         )
         groups = [
             group_of(trials, group_id=f"{self.cycle.id}-{index:02d}-{i}")
@@ -213,9 +239,8 @@ class LearningCycle:
         receipt["seconds_training"] = time.perf_counter() - sampled
         receipt["seconds"] = time.perf_counter() - began
         self._receipts.append(receipt)
-        self.workshop.store.cycles.add_step(
-            CycleStep(cycle_id=self.cycle.id, index=index, created_at=utc_now(), receipt=receipt)
-        )
+        step = CycleStep(cycle_id=self.cycle.id, index=index, created_at=utc_now(), receipt=receipt)
+        await asyncio.to_thread(self.workshop.store.cycles.add_step, step)
         return out
 
     def _forget(self, adapter: str) -> None:
@@ -223,18 +248,26 @@ class LearningCycle:
             self.workshop.weights.unload(adapter)
 
     async def _settle(self, name: str, report: GateReport) -> tuple[CycleState, str]:
-        reason = "; ".join(report.reasons)
-        if report.verdict is Verdict.REJECT:
-            self.workshop.store.versions.set_status(name, VersionStatus.REJECTED)
-            return CycleState.REJECTED, reason
-        if report.verdict is Verdict.INCONCLUSIVE:
-            return CycleState.INCONCLUSIVE, reason
-        if not self.workshop.promotes_by_itself:
-            return CycleState.PROPOSED, reason
-        # The gate's report has to be in the store first: the pointer asks it.
-        self._end(CycleState.PROPOSED, reason)
-        await self.workshop.pointer.promote(name, actor="gate", reason=reason)
-        return CycleState.PROMOTED, reason
+        pointer, reason = self.workshop.pointer, "; ".join(report.reasons)
+        try:
+            if report.verdict is Verdict.REJECT:
+                await pointer.reject(name, reason=reason)
+                return CycleState.REJECTED, reason
+            if report.verdict is Verdict.INCONCLUSIVE:
+                return CycleState.INCONCLUSIVE, reason
+            if not self.workshop.promotes_by_itself:
+                return CycleState.PROPOSED, reason
+            await pointer.approve(name, actor="gate", reason=reason)
+            return CycleState.PROMOTED, reason
+        except ConflictError as error:  # a person decided, or moved the pointer, meanwhile
+            return self._decided(name), f"{error.message}; {reason}"
+
+    def _decided(self, name: str) -> CycleState:
+        status = self.workshop.store.versions.get(name).status
+        if status is VersionStatus.CANDIDATE:
+            return CycleState.PROPOSED
+        was_rejected = status is VersionStatus.REJECTED
+        return CycleState.REJECTED if was_rejected else CycleState.PROMOTED
 
     def _why_no_signal(self) -> str:
         skipped: Counter[str] = Counter()
@@ -247,13 +280,13 @@ class LearningCycle:
         )
 
     def _end(self, state: CycleState, reason: str) -> Cycle:
+        if state in {CycleState.FAILED, CycleState.INTERRUPTED}:
+            self.workshop.store.versions.reject_unproven(self.cycle.id)
         return self.workshop.store.cycles.end(
             self.cycle.id,
             state,
             reason,
-            candidate=self._version.id if self._version else None,
             receipt={**self.cycle.receipt, **cycle_receipt(self._receipts)},
-            gate=self._report.to_json() if self._report else None,
         )
 
 

@@ -3,7 +3,7 @@
 ``code`` is also the ``kind`` by which the training process names a failure to its parent.
 """
 
-from memory.errors import DenizenError, InvalidRequestError
+from memory.errors import DenizenError
 
 
 class TrainingError(DenizenError, RuntimeError):
@@ -22,9 +22,3 @@ class RowError(DenizenError, ValueError):
     """A rollout or a training row contradicts itself."""
 
     code = "rows"
-
-
-class AdapterError(InvalidRequestError):
-    """An adapter's files are not what they must be; the message names expected and found."""
-
-    code = "adapter"

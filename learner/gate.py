@@ -13,6 +13,9 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field
 
+MAX_NEWLY_UNSCORED = 0.1
+"""Share of tasks that the candidate's answers may make unscorable; more would hide its failures."""
+
 MIN_DIFFERENCE = 1e-9
 """Scores of one task that lie closer together are equal: means of the same grades in another
 order."""
@@ -69,6 +72,7 @@ class Comparison:
 
     num_tasks: int  # scored on both sides
     num_dropped: int  # unscored on one side at least
+    num_newly_unscored: int = 0  # scored before and not after: the candidate may have broken them
     mean_before: float | None = None
     mean_after: float | None = None
     mean_gain: float | None = None
@@ -108,6 +112,7 @@ def compare(
     skills: Mapping[str, int | None],
     *,
     config: GateConfig,
+    guards: frozenset[str] = frozenset(),
 ) -> GateReport:
     """Compare a candidate with what is live, task by task, overall and per skill.
 
@@ -121,6 +126,8 @@ def compare(
         after: the candidate's scores of the same tasks.
         skills: each task's skill.
         config: how sure to be.
+        guards: tasks of skills that were not practised: they can show a loss of their skill, and do
+            not dilute the overall gain.
 
     Raises:
         ValueError: the three do not name the same tasks, or a score is outside [0, 1].
@@ -131,7 +138,7 @@ def compare(
             f"before, after and skills must name the same tasks; differ in {differing}"
         )
     task_ids = sorted(before)
-    overall = _comparison(task_ids, before, after, config)
+    overall = _comparison([i for i in task_ids if i not in guards], before, after, config)
     members: dict[int | None, list[str]] = {}
     for task_id in task_ids:
         members.setdefault(skills[task_id], []).append(task_id)
@@ -195,8 +202,11 @@ def _comparison(
         if (old := before[task_id]) is not None and (new := after[task_id]) is not None
     ]
     num_dropped = len(task_ids) - len(pairs)
+    num_newly_unscored = sum(before[i] is not None and after[i] is None for i in task_ids)
     if not pairs:
-        return Comparison(num_tasks=0, num_dropped=num_dropped)
+        return Comparison(
+            num_tasks=0, num_dropped=num_dropped, num_newly_unscored=num_newly_unscored
+        )
     before_N, after_N = np.array(pairs, dtype=np.float64).T
     if not (((before_N >= 0) & (before_N <= 1)).all() and ((after_N >= 0) & (after_N <= 1)).all()):
         raise ValueError("scores must lie in [0, 1]")
@@ -214,6 +224,7 @@ def _comparison(
     return Comparison(
         num_tasks=len(pairs),
         num_dropped=num_dropped,
+        num_newly_unscored=num_newly_unscored,
         mean_before=float(before_N.mean()),
         mean_after=float(after_N.mean()),
         mean_gain=float(gains_N.mean()),
@@ -233,6 +244,11 @@ def _judge(
         return Verdict.INCONCLUSIVE, [
             f"{overall.num_tasks} of {config.min_tasks} held-out tasks were scored on both sides, "
             f"{missing} more are needed ({overall.num_dropped} could not be scored)"
+        ]
+    if overall.num_newly_unscored > MAX_NEWLY_UNSCORED * overall.num_tasks:
+        return Verdict.INCONCLUSIVE, [
+            f"{overall.num_newly_unscored} answers of the candidate could not be scored where the "
+            f"live version's could; only {overall.num_tasks} tasks were scored on both sides"
         ]
     named = [("overall", overall)] + [(_name(i), c) for i, c in by_skill.items()]
     losses = [f"{name}: lost {_numbers(c)}" for name, c in named if _is_loss(c, config)]

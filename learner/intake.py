@@ -21,7 +21,7 @@ from memory.episode_store import set_grades, set_skill
 from memory.skill_store import save_skill
 from memory.skills import Assignment, Embedder, SkillAssigner
 from memory.store import Store
-from memory.task_store import add_task, set_task_skill
+from memory.task_store import replace_derived, set_task_skill
 from memory.types import (
     Call,
     CallStatus,
@@ -63,6 +63,7 @@ class Intake:
         self._embedder = embedder
         self._load_assigner = load_assigner
         self._assigner = load_assigner()
+        self._is_assigner_stale = False
         self._grader_of = grader_of
         self._config = config
         self._wake = asyncio.Event()
@@ -81,19 +82,21 @@ class Intake:
                     pass
             except Exception:  # the next episode must still be digested
                 log.exception("digesting episodes failed; tried again with the next one")
-                self._assigner = self._load_assigner()  # it may know what was not stored
+                self._is_assigner_stale = True  # it may know what was not stored
             await self._wake.wait()
 
     async def digest_some(self) -> int:
-        """Digest one batch of episodes and one of tasks; return how many there were."""
+        """Digest one batch of episodes and one of tasks; return how many found their place."""
         async with self._turn:
+            if self._is_assigner_stale:
+                self._assigner = self._load_assigner()
+                self._is_assigner_stale = False
             episodes = await asyncio.to_thread(self._store.episodes.undigested, BATCH)
             tasks = await asyncio.to_thread(self._store.tasks.without_skill, BATCH)
             if episodes:
                 await self._digest(episodes)
-            if tasks:
-                await self._place(tasks)
-            return len(episodes) + len(tasks)
+            num_placed = await self._place(tasks) if tasks else 0
+            return len(episodes) + num_placed
 
     async def _digest(self, episodes: Sequence[Episode]) -> None:
         digests = [await self._work_out(episode) for episode in episodes]
@@ -112,13 +115,13 @@ class Intake:
                     skill_id = self._save_skill(db, digest.episode.id, embedding, assignment)
                 set_grades(db, digest.episode, digest.grades, digest.outcome)
                 if digest.task is not None:
-                    add_task(db, digest.task)
+                    replace_derived(db, digest.task)
                     if skill_id is not None:
                         set_task_skill(db, digest.task.id, skill_id)
 
         await self._store.database.write_async(write)
 
-    async def _place(self, tasks: Sequence[TaskSpec]) -> None:
+    async def _place(self, tasks: Sequence[TaskSpec]) -> int:
         embeddings = await self._embed([task.text for task in tasks])
         assignments = [
             self._assigner.assign(task.text, embedding, task_key=task.task_key)
@@ -132,6 +135,7 @@ class Intake:
                     set_task_skill(db, task.id, assignment.skill.id)
 
         await self._store.database.write_async(write)
+        return sum(assignment.skill is not None for assignment in assignments)
 
     async def _embed(self, texts: Sequence[str]) -> list[Embedding]:
         return await asyncio.to_thread(self._embedder.embed, texts) if texts else []

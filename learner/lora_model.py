@@ -20,8 +20,9 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from learner.adapter_format import CONFIG_NAME, WEIGHTS_NAME
-from learner.errors import AdapterError, TrainingError
+from learner.errors import TrainingError
 from learner.trainer_config import TrainerConfig
+from memory.errors import AdapterError
 
 
 def load_model(model_dir: Path, config: TrainerConfig) -> PeftModel:

@@ -6,6 +6,7 @@ engine loads them.
 """
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -13,6 +14,8 @@ from memory.cycle_store import CycleStore
 from memory.errors import ConflictError, InvalidRequestError
 from memory.types import CycleState, VersionStatus
 from memory.version_store import BASE, VersionStore
+
+OPEN_STATES = {CycleState.PROPOSED, CycleState.INCONCLUSIVE}  # a person may still decide
 
 
 class Publisher(Protocol):
@@ -35,7 +38,7 @@ class Move:
 
 
 class Pointer:
-    """The only mover of what is live; one move at a time."""
+    """The only mover of what is live; one decision at a time."""
 
     def __init__(self, versions: VersionStore, cycles: CycleStore, publisher: Publisher) -> None:
         self._versions = versions
@@ -55,60 +58,80 @@ class Pointer:
 
         Raises:
             NotFoundError: there is no such version.
-            InvalidRequestError: no gate has passed it, and ``force`` with a reason was not given.
+            InvalidRequestError: no gate has passed it, or it was rejected, and ``force`` with a
+                reason was not given.
             AdapterError, EngineError: it cannot answer; what was live stays live.
         """
-        passed = self.has_passed_gate(version)
+        passed = self._may_be_promoted(version)
         if not passed and not (force and reason):
             raise InvalidRequestError(
-                f"no gate has passed {version}: promoting it needs force and a reason",
+                f"no gate has passed {version}, or it was rejected: promoting it needs force and a "
+                "reason",
                 param="force",
             )
-        return await self._move(
-            version,
-            kind="promote",
-            reason=reason or "passed its gate",
-            actor=actor,
-            forced=not passed,
-        )
+        reason = reason or "passed its gate"
+        async with self._lock:
+            move = await self._move(version, "promote", reason, actor, forced=not passed)
+            self._close_cycle(version, CycleState.PROMOTED, reason)
+        return move
 
     async def rollback(self, *, actor: str, reason: str, to: str | None = None) -> Move:
         """Go back to a version, by default to the one that was live before the present one.
 
         Raises:
-            ConflictError: there is nothing to go back to.
+            ConflictError: there is nothing to go back to, or ``to`` was never live.
         """
-        to = to or self._versions.previous()
-        if to is None:
-            raise ConflictError("the base model is live; there is nothing to roll back to")
-        return await self._move(to, kind="rollback", reason=reason, actor=actor, forced=False)
+        async with self._lock:
+            to = to or self._versions.previous()
+            if to is None:
+                raise ConflictError("the base model is live; there is nothing to roll back to")
+            if to != BASE and not any(m.to_version == to for m in self._versions.moves()):
+                self._versions.get(to)
+                raise ConflictError(f"{to} was never live; promote it instead")
+            return await self._move(to, "rollback", reason, actor, forced=False)
 
-    def has_passed_gate(self, version: str) -> bool:
-        """Say whether the version's own learning cycle ended with a gate that passed it."""
-        cycle_id = self._versions.get(version).cycle_id
-        gate = self._cycles.get(cycle_id).gate if cycle_id else None
-        return gate is not None and gate["verdict"] == "promote"
-
-    async def approve(self, version: str, *, actor: str, reason: str, sha256: str | None) -> Move:
-        """Let a proposed candidate go live.
+    async def approve(
+        self, version: str, *, actor: str, reason: str, sha256: str | None = None
+    ) -> Move:
+        """Let a candidate go live that was proven against what is live.
 
         Raises:
-            ConflictError: it is no candidate any more, or not the one that was looked at.
+            ConflictError: it is no candidate any more, not the one that was looked at, without a
+                passing gate, or proven against something that is not live any more.
         """
-        self._check_candidate(version, sha256)
-        move = await self.promote(version, actor=actor, reason=reason)
-        self._close_cycle(version, CycleState.PROMOTED, reason)
+
+        def check() -> None:
+            self._check_candidate(version, sha256)
+            cycle_id = self._versions.get(version).cycle_id
+            cycle = self._cycles.get(cycle_id) if cycle_id else None
+            if cycle is None or not _passed(cycle.gate):
+                raise ConflictError(f"no gate has passed {version}; promoting it needs force")
+            if cycle.start_version != self.live:
+                raise ConflictError(
+                    f"{version} was proven against {cycle.start_version}, but {self.live} is live"
+                )
+
+        async with self._lock:
+            move = await self._move(version, "promote", reason, actor, forced=False, check=check)
+            self._close_cycle(version, CycleState.PROMOTED, reason)
         return move
 
-    def reject(self, version: str, *, reason: str, sha256: str | None) -> None:
+    async def reject(self, version: str, *, reason: str, sha256: str | None = None) -> None:
         """Turn a candidate down for good.
 
         Raises:
             ConflictError: it is no candidate any more, or not the one that was looked at.
         """
-        self._check_candidate(version, sha256)
-        self._versions.set_status(version, VersionStatus.REJECTED)
-        self._close_cycle(version, CycleState.REJECTED, reason)
+        async with self._lock:
+            self._check_candidate(version, sha256)
+            self._versions.set_status(version, VersionStatus.REJECTED)
+            self._close_cycle(version, CycleState.REJECTED, reason)
+
+    def _may_be_promoted(self, version: str) -> bool:
+        """Say whether the version's own gate passed it and nobody has rejected it."""
+        found = self._versions.get(version)
+        gate = self._cycles.get(found.cycle_id).gate if found.cycle_id else None
+        return _passed(gate) and found.status is not VersionStatus.REJECTED
 
     def _check_candidate(self, version: str, sha256: str | None) -> None:
         found = self._versions.get(version)
@@ -118,23 +141,36 @@ class Pointer:
             raise ConflictError(f"{version} has sha256 {found.sha256}, not {sha256}")
 
     def _close_cycle(self, version: str, state: CycleState, reason: str) -> None:
-        if cycle_id := self._versions.get(version).cycle_id:
+        cycle_id = self._versions.get(version).cycle_id
+        if cycle_id and self._cycles.get(cycle_id).state in OPEN_STATES:
             self._cycles.set_state(cycle_id, state, reason)
 
-    def _status(self, version: str) -> VersionStatus:
-        return self._versions.get(version).status
-
-    async def _move(self, to: str, *, kind: str, reason: str, actor: str, forced: bool) -> Move:
-        async with self._lock:
-            live = self.live
-            if to == live:
-                return Move(moved=False, from_version=live, to_version=to)
-            if to != BASE and self._status(to) is VersionStatus.TAINTED:
-                raise ConflictError(f"{to} is tainted: what taught it was erased")
-            if to != BASE:
-                await self._publisher.publish(to)
-            self._versions.move_pointer(
-                expected=live, to=to, kind=kind, reason=reason, actor=actor, forced=forced
-            )
-            self._publisher.move(to)
+    async def _move(
+        self,
+        to: str,
+        kind: str,
+        reason: str,
+        actor: str,
+        *,
+        forced: bool,
+        check: Callable[[], None] = lambda: None,
+    ) -> Move:
+        """Publish, write down, move; the caller holds the lock."""
+        check()
+        live = self.live
+        if to == live:
+            return Move(moved=False, from_version=live, to_version=to)
+        if to != BASE and self._versions.get(to).status is VersionStatus.TAINTED:
+            raise ConflictError(f"{to} is tainted: what taught it was erased")
+        if to != BASE:
+            await self._publisher.publish(to)
+        # Nothing is awaited from here on: what was just published cannot be unloaded in between.
+        self._versions.move_pointer(
+            expected=live, to=to, kind=kind, reason=reason, actor=actor, forced=forced
+        )
+        self._publisher.move(to)
         return Move(moved=True, from_version=live, to_version=to)
+
+
+def _passed(gate: object) -> bool:
+    return isinstance(gate, dict) and gate.get("verdict") == "promote"

@@ -6,7 +6,8 @@ know which version is live.
 
 import asyncio
 import shutil
-from collections.abc import Iterable
+import time
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from learner import adapter_files
@@ -14,25 +15,45 @@ from learner.adapter_format import CONFIG_NAME, WEIGHTS_NAME
 from memory.types import AdapterVersion, VersionStatus, utc_now
 from memory.version_store import BASE, VersionStore
 
+ORPHAN_PREFIX = ".orphan-"
+
 
 class Registry:
     """Makes, finds and verifies adapter versions under one folder."""
 
-    def __init__(self, versions: VersionStore, root: Path, *, base_digest: str) -> None:
-        """Compose, and clear away what a crash has left half done."""
+    def __init__(
+        self,
+        versions: VersionStore,
+        root: Path,
+        *,
+        base_digest: str,
+        base_shapes: Mapping[str, tuple[int, int]],
+    ) -> None:
+        """Compose, and clear away what a crash has left half done.
+
+        Args:
+            versions: the rows.
+            root: the folder of all versions.
+            base_digest: of the base model's weights.
+            base_shapes: of its linear layers, by name; an adapter has to fit them.
+        """
         self._versions = versions
         self._root = root
         self._base_digest = base_digest
+        self._base_shapes = base_shapes
         root.mkdir(parents=True, exist_ok=True)
         self.swept = [*adapter_files.sweep_staging(root), *self._sweep_orphans()]
 
     def _sweep_orphans(self) -> list[Path]:
-        """Remove sealed folders that never got a row: the service died between the two."""
+        """Set sealed folders aside that have no row.
+
+        The service died between the two, or the database is another one; so nothing is deleted.
+        """
         known = {version.id for version in self._versions.all()}
         sealed = adapter_files.sealed_versions(self._root)
         orphans = [self._root / name for name in sealed if name not in known]
         for path in orphans:
-            shutil.rmtree(path)
+            path.rename(self._root / f"{ORPHAN_PREFIX}{path.name}-{time.time_ns()}")
         return orphans
 
     def next_name(self) -> str:
@@ -58,7 +79,12 @@ class Registry:
         for file in (WEIGHTS_NAME, CONFIG_NAME):
             shutil.copyfile(source / file, staging / file)
         manifest = adapter_files.seal(
-            staging, self._root, name, base_digest=self._base_digest, parent=parent
+            staging,
+            self._root,
+            name,
+            base_digest=self._base_digest,
+            parent=parent,
+            base_shapes=self._base_shapes,
         )
         version = AdapterVersion(
             id=name,

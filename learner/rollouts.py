@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from graders.outcome import merge
 from graders.types import Answer, Grader
 from learner.rows import Rollout, RolloutGroup
-from memory.errors import DenizenError
+from memory.errors import AdapterError, ConflictError, DenizenError, NotFoundError
 from memory.store import Store
 from memory.types import (
     Call,
@@ -26,6 +26,7 @@ from memory.types import (
 
 log = logging.getLogger(__name__)
 GREEDY = {"temperature": 0.0}
+NOT_ABOUT_THE_TASK = (NotFoundError, ConflictError, AdapterError)  # the weights are at fault
 
 
 class SampleFn(Protocol):
@@ -76,7 +77,6 @@ class Practice:
         num_samples: int,
         sampling: Mapping[str, Any],
         cycle_id: str | None,
-        on_task: Callable[[], None] = lambda: None,
     ) -> list[list[Trial]]:
         """Try each task ``num_samples`` times; return the trials of each task, in the tasks' order.
 
@@ -89,10 +89,10 @@ class Practice:
             num_samples: tries a task.
             sampling: overrides the task's own sampling parameters.
             cycle_id: the learning cycle this belongs to.
-            on_task: called after each task.
 
         Raises:
             EngineUnavailableError: the engine went away.
+            NotFoundError, AdapterError: there are no such weights.
         """
         gate = asyncio.Semaphore(self._max_in_flight)
 
@@ -106,13 +106,11 @@ class Practice:
                         num_samples=num_samples,
                     )
                 except DenizenError as error:
-                    if error.status >= 500:
+                    if error.status >= 500 or isinstance(error, NOT_ABOUT_THE_TASK):
                         raise
                     log.warning("task %s cannot be practised: %s", task.id, error)
                     return []
-                trials = [await self._graded(task, call) for call in calls]
-                on_task()
-                return trials
+                return [await self._graded(task, call) for call in calls]
 
         tried = await asyncio.gather(*(one(task) for task in tasks))
         await self._record([trial for trials in tried for trial in trials], cycle_id)

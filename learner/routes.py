@@ -10,14 +10,13 @@ from fastapi.responses import Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from learner import tasks as task_specs
-from learner.errors import AdapterError
 from learner.evaluation import Evaluation
 from learner.pointer import Move, Pointer
 from learner.registry import Registry
 from learner.runner import CycleRunner
 from learner.tasks import TasksConfig
-from memory.errors import InvalidRequestError
-from memory.http import MAX_PAGE, answer, as_json, page, whole
+from memory.errors import AdapterError, ConflictError, InvalidRequestError
+from memory.http import MAX_ID, MAX_PAGE, answer, as_json, page, whole
 from memory.store import Store
 from memory.types import AdapterVersion, Cycle, SkillPolicy, Split, TaskSpec
 from memory.wire import parse_body, read_json
@@ -34,7 +33,7 @@ class Strict(BaseModel):
 class CycleBody(Strict):
     """``POST /v1/cycles``; without a skill, every skill that has training tasks."""
 
-    skill: int | None = None
+    skill: int | None = Field(None, ge=1, le=MAX_ID)
 
 
 class PromoteBody(Strict):
@@ -56,7 +55,7 @@ class CompareBody(Strict):
 
     before: str
     after: str
-    skill: int | None = None
+    skill: int | None = Field(None, ge=1, le=MAX_ID)
 
 
 class RollbackBody(Strict):
@@ -82,7 +81,7 @@ def task_routes(store: Store, config: TasksConfig, on_tasks: Callable[[], None])
     def list_tasks(
         limit: int = Query(50, ge=1, le=MAX_PAGE),
         after: str | None = None,
-        skill: int | None = None,
+        skill: int | None = Query(None, ge=1, le=MAX_ID),
     ) -> Response:
         found = store.tasks.page(limit=limit + 1, after=after, skill=skill)
         return page(found, limit, lambda row: str(row["id"]))
@@ -124,6 +123,8 @@ def cycle_routes(store: Store, runner: CycleRunner) -> APIRouter:
     async def start_cycle(request: Request) -> Response:
         body = parse_body(CycleBody, read_json(await request.body() or NO_BODY))
         if body.skill is not None:
+            if (policy := store.skills.get(body.skill).policy) is not SkillPolicy.LEARN:
+                raise ConflictError(f"skill {body.skill} is {policy}; it is not learned from")
             skills = [body.skill]
         else:
             known = store.skills.all()
@@ -219,7 +220,7 @@ def adapter_routes(
     @router.post("/{version_id}/reject")
     async def reject(version_id: str, request: Request) -> Response:
         body = parse_body(ReviewBody, read_json(await request.body() or NO_BODY))
-        pointer.reject(version_id, reason=body.reason or "rejected", sha256=body.sha256)
+        await pointer.reject(version_id, reason=body.reason or "rejected", sha256=body.sha256)
         return answer(view(store.versions.get(version_id), pointer.live))
 
     def view(version: AdapterVersion, live: str) -> dict[str, Any]:

@@ -24,6 +24,7 @@ class SkipReason(StrEnum):
 
     UNSCORED = "unscored"  # no grader could score it
     EMPTY_COMPLETION = "empty_completion"
+    NO_PROMPT = "no_prompt"  # the engine did not report the prompt's token ids
     NO_LOGPROBS = "no_logprobs"  # none recorded, or not one per token
     TOO_FEW = "too_few"  # fewer than two usable rollouts in its group: nothing to compare with
     ZERO_SIGNAL = "zero_signal"  # every usable rollout of its group has the same reward
@@ -188,6 +189,8 @@ def skip_reason(rollout: Rollout) -> SkipReason | None:
         return SkipReason.UNSCORED
     if not rollout.completion_token_ids:
         return SkipReason.EMPTY_COMPLETION
+    if not rollout.prompt_token_ids:
+        return SkipReason.NO_PROMPT
     logprobs = rollout.sampler_logprobs
     if logprobs is None or len(logprobs) != len(rollout.completion_token_ids):
         return SkipReason.NO_LOGPROBS

@@ -11,6 +11,8 @@ from memory.store import Store
 from memory.types import Cycle, CycleState, new_id, utc_now
 
 log = logging.getLogger(__name__)
+FIRST_PAUSE_S = 60.0  # after a failed cycle, doubled with each further one
+MAX_PAUSE_S = 3600.0
 
 
 class CycleRunner:
@@ -21,6 +23,8 @@ class CycleRunner:
         self._is_engine_ready = is_engine_ready
         self._cycle: LearningCycle | None = None
         self._task: asyncio.Task[Cycle] | None = None
+        self._num_failed = 0  # in a row
+        self._not_before = 0.0  # loop time before which no cycle starts by itself
 
     @property
     def store(self) -> Store:
@@ -50,7 +54,9 @@ class CycleRunner:
         """
         if self._cycle is not None or not self.config.enabled or not self._is_engine_ready():
             return
-        skills = self.store.skills.all()
+        if asyncio.get_running_loop().time() < self._not_before:
+            return
+        skills = await asyncio.to_thread(self.store.skills.all)
         ready = [skill for skill in skills if not missing(skill, self.config)]
         if ready:
             signal = ", ".join(f"{skill.title}: {skill.num_new_signal} new" for skill in ready)
@@ -86,7 +92,17 @@ class CycleRunner:
 
     def _ended(self, task: "asyncio.Task[Cycle]") -> None:
         self._cycle = self._task = None
-        if not task.cancelled() and task.exception() is None:
+        if task.cancelled():
+            return
+        if (error := task.exception()) is not None:
+            log.error("a cycle could not be closed", exc_info=error)
+        failed = error is not None or task.result().state is CycleState.FAILED
+        self._num_failed = self._num_failed + 1 if failed else 0
+        if failed:
+            pause_s = min(MAX_PAUSE_S, FIRST_PAUSE_S * 2 ** (self._num_failed - 1))
+            self._not_before = asyncio.get_running_loop().time() + pause_s
+            log.warning("no cycle starts by itself for %.0f s", pause_s)
+        else:
             ended = task.result()
             log.info("cycle %s ended: %s (%s)", ended.id, ended.state, ended.end_reason)
 

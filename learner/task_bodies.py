@@ -12,7 +12,7 @@ from memory.types import Message
 
 _MAX_GENERATED = 10_000
 
-Text = Annotated[str, Field(min_length=1)]
+Text = Annotated[str, Field(pattern=r"\S")]
 
 
 class MessageBody(BaseModel):

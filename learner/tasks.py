@@ -170,7 +170,7 @@ def _task(
     # A token has at least about one character, so a right answer always fits.
     room = max(config.max_tokens, min(len(reference or ""), _LONGEST_ANSWER))
     return TaskSpec(
-        id=task_id(messages, reference),
+        id=task_id(messages, reference, fields["grader"], fields.get("grader_config", {})),
         created_at=utc_now(),
         messages=tuple(messages),
         reference=reference,

@@ -14,9 +14,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from learner.errors import AdapterError, NoSignalError, RowError, TrainingError
+from learner.errors import NoSignalError, RowError, TrainingError
 from learner.trainer_config import TrainerConfig
-from memory.errors import DenizenError
+from memory.errors import AdapterError, DenizenError
 
 _ERRORS: dict[str | None, type[DenizenError]] = {
     error.code: error for error in (AdapterError, NoSignalError, RowError, TrainingError)

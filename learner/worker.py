@@ -28,11 +28,11 @@ os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 import torch
 
 from learner.adapter_files import publish, stage
-from learner.errors import AdapterError, RowError
+from learner.errors import RowError
 from learner.rows import read_rows
 from learner.trainer import Trainer
 from learner.trainer_config import TrainerConfig
-from memory.errors import DenizenError
+from memory.errors import AdapterError, DenizenError
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -32,53 +32,41 @@ class CycleStore:
         """Store a step's receipt. Waits for the commit."""
         self._db.write(lambda db: rows.insert(db, "cycle_steps", rows.encode(step)))
 
+    def set_candidate(self, cycle_id: str, candidate: str) -> None:
+        """Name the version that a running cycle has made."""
+        sql = "UPDATE cycles SET candidate = ? WHERE id = ?"
+        self._db.write(lambda db: db.execute(sql, (candidate, cycle_id)))
+
+    def set_gate(self, cycle_id: str, gate: Mapping[str, Any]) -> None:
+        """Keep what the gate found of a running cycle's candidate."""
+        sql = "UPDATE cycles SET gate = ? WHERE id = ?"
+        self._db.write(lambda db: db.execute(sql, (rows.encode_value(gate), cycle_id)))
+
     def end(
-        self,
-        cycle_id: str,
-        state: CycleState,
-        reason: str,
-        *,
-        candidate: str | None = None,
-        receipt: Mapping[str, Any] | None = None,
-        gate: Mapping[str, Any] | None = None,
+        self, cycle_id: str, state: CycleState, reason: str, *, receipt: Mapping[str, Any]
     ) -> Cycle:
         """Close a cycle with its verdict and return it as stored."""
-
-        def write(db: Transaction) -> None:
-            values = (state, reason, candidate, receipt or {}, gate, utc_now(), cycle_id)
-            db.execute(
-                """UPDATE cycles SET state = ?, end_reason = ?, candidate = ?, receipt = ?, gate =
-                ?,
-                    ended_at = ? WHERE id = ?""",
-                tuple(rows.encode_value(value) for value in values),
-            )
-
-        self._db.write(write)
+        sql = """UPDATE cycles SET state = ?, end_reason = ?, receipt = ?, ended_at = ?
+            WHERE id = ?"""
+        values = (state, reason, receipt, utc_now(), cycle_id)
+        self._db.write(lambda db: db.execute(sql, tuple(map(rows.encode_value, values))))
         return self.get(cycle_id)
 
     def set_state(self, cycle_id: str, state: CycleState, reason: str) -> None:
         """Change the verdict of an ended cycle (a person approved or rejected its candidate)."""
-        self._db.write(
-            lambda db: db.execute(
-                "UPDATE cycles SET state = ?, end_reason = ? WHERE id = ?",
-                (state, reason, cycle_id),
-            )
-        )
+        sql = "UPDATE cycles SET state = ?, end_reason = ? WHERE id = ?"
+        self._db.write(lambda db: db.execute(sql, (state, reason, cycle_id)))
 
-    def interrupt_running(self) -> int:
-        """Mark what ran when the service died; called once at start. Returns how many."""
+    def interrupt_running(self) -> list[str]:
+        """Mark what ran when the service died; called once at start. Returns the cycles' ids."""
+        sql = """UPDATE cycles SET state = ?, ended_at = ?, end_reason = ? WHERE state = ?
+            RETURNING id"""
+        reason = "the service stopped while the cycle ran"
+        values = (CycleState.INTERRUPTED, utc_now(), reason, CycleState.RUNNING)
 
-        def write(db: Transaction) -> int:
-            cursor = db.execute(
-                "UPDATE cycles SET state = ?, ended_at = ?, end_reason = ? WHERE state = ?",
-                (
-                    CycleState.INTERRUPTED,
-                    rows.encode_value(utc_now()),
-                    "the service stopped while the cycle ran",
-                    CycleState.RUNNING,
-                ),
-            )
-            return int(cursor.rowcount)
+        def write(db: Transaction) -> list[str]:
+            found = db.execute(sql, tuple(map(rows.encode_value, values)))
+            return [row[0] for row in found.fetchall()]
 
         return self._db.write(write)
 

@@ -11,7 +11,8 @@ import queue
 import sqlite3
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, TypeVar
 
@@ -64,7 +65,8 @@ class Database:
             self._config.max_queue
         )
         self._local = threading.local()
-        self._readers: list[sqlite3.Connection] = []
+        self._readers: dict[threading.Thread, sqlite3.Connection] = {}
+        self._opening = threading.Lock()
         try:
             self._writer = self._open_writer()
         except sqlite3.Error as error:
@@ -124,14 +126,17 @@ class Database:
         reader.row_factory = sqlite3.Row
         reader.execute("PRAGMA busy_timeout=5000")
         reader.execute("PRAGMA query_only=ON")
-        self._readers.append(reader)
+        with self._opening:  # threads of a pool come and go; a reader goes with its thread
+            for thread in [thread for thread in self._readers if not thread.is_alive()]:
+                self._readers.pop(thread).close()
+            self._readers[threading.current_thread()] = reader
         return reader
 
     def close(self) -> None:
         """Commit what waits and close every connection."""
         self._queue.put(None)
         self._thread.join()
-        for reader in self._readers:
+        for reader in self._readers.values():
             reader.close()
         self._writer.close()
 
@@ -159,11 +164,12 @@ class Database:
                         if _is_file_fault(error):
                             raise
                         future.set_exception(_refused(error))
-        except sqlite3.Error as error:
+        except Exception as error:  # the writer must live on, whatever one batch did
             log.exception("commit of %d writes failed", len(batch))
+            failure = StoreError(f"cannot write the database: {error}")
             for _, future in batch:
-                if not future.done():
-                    future.set_exception(StoreError(f"cannot write the database: {error}"))
+                with suppress(InvalidStateError):  # it is done, or its caller is gone
+                    future.set_exception(failure)
             return
         for future, result in done:
             future.set_result(result)
@@ -180,4 +186,5 @@ def _refused(error: Exception) -> Exception:
 
 def _is_file_fault(error: Exception) -> bool:
     """Tell a fault of the file, which the whole batch shares, from one of a single write."""
-    return isinstance(error, sqlite3.Error) and (error.sqlite_errorcode & 0xFF) in FILE_FAULTS
+    code = getattr(error, "sqlite_errorcode", None)  # Python's own errors carry none
+    return code is not None and code & 0xFF in FILE_FAULTS

@@ -40,6 +40,15 @@ class InvalidRequestError(DenizenError, ValueError):
     type = "invalid_request_error"
 
 
+class AdapterError(InvalidRequestError):
+    """An adapter cannot be used: its files are not what they must be, or it does not work.
+
+    The message names what was expected and what was found.
+    """
+
+    code = "adapter_error"
+
+
 class AuthenticationError(DenizenError, PermissionError):
     """No key, or a key that is not known."""
 

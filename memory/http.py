@@ -12,6 +12,7 @@ from starlette.exceptions import HTTPException
 from memory.errors import DenizenError, InvalidRequestError, UnavailableError
 
 MAX_PAGE = 500
+MAX_ID = 2**63 - 1  # SQLite's largest integer
 
 
 def answer(content: Any, status: int = 200) -> Response:
@@ -43,6 +44,7 @@ def answer_errors(app: FastAPI) -> None:
     app.add_exception_handler(DenizenError, _answer_error)
     app.add_exception_handler(HTTPException, _answer_http_error)
     app.add_exception_handler(RequestValidationError, _answer_invalid)
+    app.add_exception_handler(Exception, _answer_unexpected)
 
 
 async def _answer_error(_: Request, error: Exception) -> Response:
@@ -51,6 +53,11 @@ async def _answer_error(_: Request, error: Exception) -> Response:
     if isinstance(error, UnavailableError):
         response.headers["retry-after"] = str(error.retry_after_s)
     return response
+
+
+async def _answer_unexpected(_: Request, error: Exception) -> Response:
+    # Starlette logs the traceback; a client learns no more than that it was not its fault.
+    return answer(DenizenError("an internal error; the service's log says more").body(), 500)
 
 
 async def _answer_http_error(request: Request, error: Exception) -> Response:

@@ -1,16 +1,20 @@
 """HTTP routes over the record: episodes and skills. Thin; the stores do the work."""
 
+import asyncio
 from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request
+from fastapi import Path as PathParameter
 from fastapi.responses import Response
 from pydantic import BaseModel, ConfigDict, Field
 
-from memory.http import MAX_PAGE, answer, as_json, page, whole
+from memory.http import MAX_ID, MAX_PAGE, answer, as_json, page, whole
 from memory.store import Store
 from memory.types import Call, Skill, SkillPolicy
 from memory.wire import parse_body, read_json
+
+SkillId = Annotated[int, PathParameter(ge=1, le=MAX_ID)]
 
 
 class SkillChange(BaseModel):
@@ -35,7 +39,7 @@ def routes(store: Store, missing: Callable[[Skill], list[str]]) -> APIRouter:
     def list_episodes(
         limit: int = Query(50, ge=1, le=MAX_PAGE),
         after: str | None = None,
-        skill: int | None = None,
+        skill: int | None = Query(None, ge=1, le=MAX_ID),
         source: str | None = None,
         session: str | None = None,
     ) -> Response:
@@ -60,13 +64,16 @@ def routes(store: Store, missing: Callable[[Skill], list[str]]) -> APIRouter:
         return whole([view(skill) for skill in store.skills.all()])
 
     @router.get("/skills/{skill_id}")
-    def show_skill(skill_id: int) -> Response:
+    def show_skill(skill_id: SkillId) -> Response:
         return answer(view(store.skills.get(skill_id)))
 
     @router.patch("/skills/{skill_id}")
-    async def change_skill(skill_id: int, request: Request) -> Response:
+    async def change_skill(skill_id: SkillId, request: Request) -> Response:
         change = parse_body(SkillChange, read_json(await request.body()))
-        return answer(view(store.skills.update(skill_id, title=change.title, policy=change.policy)))
+        changed = await asyncio.to_thread(
+            store.skills.update, skill_id, title=change.title, policy=change.policy
+        )
+        return answer(await asyncio.to_thread(view, changed))
 
     def view(skill: Skill) -> dict[str, Any]:
         return as_json(skill) | {"missing": missing(skill)}

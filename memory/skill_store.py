@@ -20,7 +20,9 @@ SKILL_ROWS = """
     ), live AS (
         SELECT e.skill_id, COUNT(*) AS num_episodes, COUNT(outcome_value) AS num_graded,
             AVG(outcome_value) AS mean_outcome,
-            SUM(outcome_value IS NOT NULL AND e.learn AND e.created_at > since.at) AS num_new
+            SUM(outcome_value IS NOT NULL AND e.learn AND since.at < (
+                SELECT MAX(g.created_at) FROM grades g
+                WHERE g.episode_id = e.id AND g.superseded_at IS NULL)) AS num_new
         FROM episodes e JOIN since ON since.skill_id = e.skill_id
         WHERE source != 'practice' GROUP BY e.skill_id
     ), work AS (

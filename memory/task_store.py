@@ -82,6 +82,15 @@ def add_task(db: Transaction, task: TaskSpec) -> bool:
     return bool(cursor.rowcount)
 
 
+def replace_derived(db: Transaction, task: TaskSpec) -> None:
+    """Store a task derived from an episode in place of what was derived from it before.
+
+    A correction says that the earlier reference was wrong. Runs inside a write.
+    """
+    db.execute("DELETE FROM tasks WHERE origin = ? AND id != ?", (task.origin, task.id))
+    add_task(db, task)
+
+
 def set_task_skill(db: Transaction, task_id: str, skill_id: int) -> None:
     """Put a task under a skill; runs inside a write."""
     db.execute("UPDATE tasks SET skill_id = ? WHERE id = ?", (skill_id, task_id))

@@ -202,7 +202,7 @@ class Grade:
     """One grader's score of one answer.
 
     Example:
-        ``Grade(kind=GradeKind.CHECK, grader="contains", version="1", value=0.25, explanation="'12'
+        ``Grade(kind=GradeKind.CHECK, grader="contains", version="1", value=0.5, explanation="'12'
         found in 8 characters")``
     """
 
@@ -348,9 +348,8 @@ def message_text(message: Message) -> str:
     if isinstance(content, str):
         return content
     if isinstance(content, list):
-        return "\n".join(
-            part.get("text") or "" for part in content if isinstance(part, dict) and "text" in part
-        )
+        texts = [part.get("text") for part in content if isinstance(part, dict)]
+        return "\n".join(text for text in texts if isinstance(text, str))
     return ""
 
 
@@ -359,17 +358,23 @@ def task_text(messages: Sequence[Message]) -> str:
     return next((message_text(m) for m in messages if m.get("role") == "user"), "")
 
 
-def task_id(messages: Sequence[Message], reference: str | None) -> str:
+def task_id(
+    messages: Sequence[Message], reference: str | None, grader: str, config: Mapping[str, Any]
+) -> str:
     """Name a task by its content, so that importing it twice is importing it once."""
-    canonical = json.dumps([list(messages), reference], sort_keys=True, ensure_ascii=False)
+    content = [list(messages), reference, grader, dict(config)]
+    canonical = json.dumps(content, sort_keys=True, ensure_ascii=False)
     return "task_" + hashlib.sha256(canonical.encode()).hexdigest()[:20]
 
 
 def split_of(messages: Sequence[Message], *, heldout_share: float) -> Split:
-    """Put a task on one side of the wall by the hash of its messages, the same for ever.
+    """Put a task on one side of the wall by the hash of what is asked, the same for ever.
 
-    The reference does not enter: the same question with a corrected answer stays on its side.
+    Neither reference, system prompt, white space nor the way a text is written as parts enters:
+    the same question stays on its side however it is asked.
     """
-    canonical = json.dumps(list(messages), sort_keys=True, ensure_ascii=False)
+    asked = [m for m in messages if m.get("role") not in {"system", "developer"}]
+    words = [[m.get("role"), *message_text(m).split()] for m in asked]
+    canonical = json.dumps(words, ensure_ascii=False)
     fraction = int(hashlib.sha256(canonical.encode()).hexdigest()[:8], 16) / 0x1_0000_0000
     return Split.HELDOUT if fraction < heldout_share else Split.TRAIN

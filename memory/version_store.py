@@ -18,7 +18,7 @@ from memory.types import (
 
 BASE = "base"
 NO_WAY_BACK = {VersionStatus.ROLLED_BACK, VersionStatus.TAINTED}
-VERSION_NAME = re.compile(r"denizen-(\d{6})", re.ASCII)
+VERSION_NAME = re.compile(r"denizen-\d{6}", re.ASCII)
 
 
 class VersionStore:
@@ -62,6 +62,13 @@ class VersionStore:
             ConflictError: the transition table has no such step.
         """
         self._db.write(lambda db: _set_status(db, version_id, status))
+
+    def reject_unproven(self, cycle_id: str) -> None:
+        """Reject the candidate of a cycle that ended before its gate did."""
+        sql = """UPDATE adapter_versions SET status = ? WHERE cycle_id = ? AND status = ?
+            AND (SELECT gate FROM cycles WHERE id = cycle_id) IS NULL"""
+        values = (VersionStatus.REJECTED, cycle_id, VersionStatus.CANDIDATE)
+        self._db.write(lambda db: db.execute(sql, values))
 
     def moves(self) -> list[PointerMove]:
         """Return every pointer move, oldest first."""

@@ -26,6 +26,10 @@ def read_json(raw: bytes) -> dict[str, Any]:
         raise InvalidRequestError(f"the body is no valid JSON: {error}") from error
     if not isinstance(body, dict):
         raise InvalidRequestError("the body must be a JSON object")
+    try:
+        orjson.dumps(body)  # what can be read is not always what can be kept and passed on
+    except TypeError as error:
+        raise InvalidRequestError("the body is nested too deeply") from error
     return body
 
 

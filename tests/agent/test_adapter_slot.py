@@ -7,9 +7,9 @@ import pytest
 
 from agent import adapter_slot
 from agent.adapter_slot import AdapterSlot
-from agent.errors import AdapterError, EngineRejectedError, EngineUnavailableError
+from agent.errors import EngineRejectedError, EngineUnavailableError
 from agent.policy import PolicyClient
-from memory.errors import ConflictError, NotFoundError
+from memory.errors import AdapterError, ConflictError, NotFoundError
 from tests.fake_engine import FakeEngine
 
 HELLO = [{"role": "user", "content": "3 * 4 = ?"}]

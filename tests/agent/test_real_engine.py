@@ -11,8 +11,8 @@ import pytest_asyncio
 
 from agent.adapter_slot import AdapterSlot
 from agent.base_model import model_config
-from agent.errors import AdapterError
 from agent.policy import PolicyClient
+from memory.errors import AdapterError
 from tests.fake_engine import FakeEngine
 
 pytestmark = [pytest.mark.engine, pytest.mark.asyncio(loop_scope="module")]

@@ -46,7 +46,7 @@ def test_exact_ignores_case_and_white_space() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "reference", "value"),
+    ("text", "reference", "share"),
     [
         ("12", "12", 1.0),
         ("It is 12", "12", 2 / 8),
@@ -61,8 +61,14 @@ def test_exact_ignores_case_and_white_space() -> None:
         ("<b> here", "<b>", 3 / 8),
     ],
 )
-def test_contains_pays_by_brevity(text: str, reference: str, value: float) -> None:
-    assert math.isclose(score_contains(answer_of(text, reference)).value, value)
+def test_contains_pays_by_brevity(text: str, reference: str, share: float) -> None:
+    assert math.isclose(score_contains(answer_of(text, reference)).value, math.sqrt(share))
+
+
+def test_contains_pays_an_honest_guess_more_than_a_list_of_numbers() -> None:
+    every_digit = " ".join(map(str, range(10)))
+    listed = score_contains(answer_of(every_digit, "7")).value
+    assert listed < 0.25  # four numbers to choose from, and a guess is worth as much
 
 
 @pytest.mark.parametrize(
@@ -88,7 +94,7 @@ def test_contains_does_not_find_12_in_another_number_or_word(text: str) -> None:
 
 
 def test_contains_finds_a_later_whole_token_after_a_partial_one() -> None:
-    assert math.isclose(score_contains(answer_of("112 or 12", "12")).value, 2 / 9)
+    assert math.isclose(score_contains(answer_of("112 or 12", "12")).value, math.sqrt(2 / 9))
 
 
 @given(st.text(min_size=1).filter(str.strip), st.text())

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from learner.adapter_files import publish, seal, sealed_versions, stage, sweep_staging, verify
-from learner.errors import AdapterError
+from memory.errors import AdapterError
 from tests.learner.adapters import write_adapter
 
 ROOT = Path(__file__).parents[2]

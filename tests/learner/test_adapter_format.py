@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from learner.adapter_format import inspect, linear_shapes
-from learner.errors import AdapterError
+from memory.errors import AdapterError
 from tests.learner.adapters import (
     BASE_SHAPES,
     adapter_config,

@@ -221,3 +221,30 @@ def test_different_tasks_on_the_two_sides_are_refused() -> None:
 def test_score_outside_its_range_is_refused(score: float) -> None:
     with pytest.raises(ValueError, match="must lie in"):
         report([0.5] * 9, [0.5] * 8 + [score])
+
+
+def test_tasks_of_other_skills_guard_and_do_not_dilute() -> None:
+    learned = [f"a{n}" for n in range(12)]
+    others = [f"b{n}" for n in range(60)]
+    before = dict.fromkeys(learned, 0.2) | dict.fromkeys(others, 0.5)
+    after = dict.fromkeys(learned, 0.8) | dict.fromkeys(others, 0.5)
+    skills = dict.fromkeys(learned, 1) | dict.fromkeys(others, 2)
+    guards = frozenset(others)
+    found = compare(before, after, skills, config=CONFIG, guards=guards)
+    assert found.verdict is Verdict.PROMOTE
+    assert found.overall.num_tasks == 12
+    fallen = compare(
+        before, after | dict.fromkeys(others, 0.3), skills, config=CONFIG, guards=guards
+    )
+    assert fallen.verdict is Verdict.REJECT
+    assert "skill 2" in fallen.reasons[0]
+
+
+def test_a_candidate_whose_failures_cannot_be_scored_is_not_promoted() -> None:
+    tasks = [f"t{n}" for n in range(24)]
+    before: dict[str, float | None] = dict.fromkeys(tasks, 0.3)
+    after: dict[str, float | None] = dict.fromkeys(tasks, 0.9)
+    after |= dict.fromkeys(tasks[:6], None)
+    found = compare(before, after, dict.fromkeys(tasks, 1), config=CONFIG)
+    assert found.verdict is Verdict.INCONCLUSIVE
+    assert "6 answers of the candidate could not be scored" in found.reasons[0]

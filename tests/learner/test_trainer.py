@@ -9,10 +9,11 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 from learner import microbatches
-from learner.errors import AdapterError, NoSignalError, RowError, TrainingError
+from learner.errors import NoSignalError, RowError, TrainingError
 from learner.rows import TrainingRow
 from learner.trainer import StepReceipt, Trainer
 from learner.trainer_config import TrainerConfig
+from memory.errors import AdapterError
 from tests.learner.training_rows import UNIFORM, make_row, make_rows
 from tests.tiny_model import save_tiny_model
 

@@ -5,10 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from learner.errors import AdapterError, NoSignalError, RowError, TrainingError
+from learner.errors import NoSignalError, RowError, TrainingError
 from learner.rows import write_rows
 from learner.trainer_config import TrainerConfig
 from learner.training_process import TrainingProcess
+from memory.errors import AdapterError
 from tests.learner.training_rows import make_row, make_rows
 from tests.tiny_model import save_tiny_model
 

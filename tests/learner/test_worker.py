@@ -118,7 +118,7 @@ def test_existing_folder_is_left_alone(trainer: Trainer, tmp_path: Path) -> None
     out.mkdir()
     (out / "file").touch()
     reply = worker.answer_request(trainer, request(row_file(tmp_path), out))
-    assert (reply["ok"], reply["kind"]) == (False, "adapter")
+    assert (reply["ok"], reply["kind"]) == (False, "adapter_error")
     assert [p.name for p in out.iterdir()] == ["file"]
 
 

@@ -137,3 +137,19 @@ def test_migrations_run_from_every_earlier_schema(tmp_path, stop_before):
     tables = {row["name"] for row in database.read("SELECT name FROM sqlite_master")}
     assert {"episodes", "tasks", "adapter_versions", "vectors"} <= tables
     database.close()
+
+
+def test_a_value_that_sqlite_cannot_store_fails_alone_and_the_writer_goes_on(database):
+    with pytest.raises(StoreError, match="refused"):
+        database.write(lambda db: db.execute("INSERT INTO notes (text) VALUES (?)", (object(),)))
+    database.write(add_note("after"))
+    assert texts(database) == ["after"]
+
+
+def test_readers_of_threads_that_ended_are_closed(database):
+    for _ in range(20):
+        thread = threading.Thread(target=texts, args=(database,))
+        thread.start()
+        thread.join()
+    texts(database)
+    assert len(database._readers) <= 2

@@ -37,6 +37,11 @@ def service(tmp_path_factory, tiny_model):
         ({"function_call": "auto"}, 400, "function_call"),
         ({"metadata": {"grader": "astrology"}}, 400, "grader"),
         ({"metadata": "x"}, 400, "metadata"),
+        (
+            {"messages": [{"role": "assistant", "content": "", "tool_calls": 5}]},
+            400,
+            "messages.0.tool_calls",
+        ),
     ],
 )
 def test_a_bad_field_is_refused_by_name(service, fields, status, param):
@@ -55,6 +60,27 @@ def test_a_body_that_is_no_json_object_is_a_400(service, raw):
     response = service.http.post(CHAT, content=raw)
     assert response.status_code == 400
     assert response.json()["error"]["type"] == "invalid_request_error"
+
+
+def test_a_body_that_could_be_read_but_not_kept_is_a_400(service):
+    deep: dict = {}
+    for _ in range(300):
+        deep = {"x": deep}
+    response = service.http.post(CHAT, json=ask("x") | {"chat_template_kwargs": deep})
+    assert response.status_code == 400
+    assert "deeply" in response.json()["error"]["message"]
+
+
+def test_a_number_beyond_the_database_is_a_400(service):
+    assert service.http.get("/v1/skills/99999999999999999999").status_code == 400
+    body = {"skill": 99999999999999999999}
+    assert service.http.post("/v1/cycles", json=body).status_code == 400
+
+
+def test_a_comparison_with_a_version_that_is_not_there_says_so(service):
+    body = {"before": "base", "after": "denizen-000099"}
+    response = service.http.post("/v1/adapters/compare", json=body)
+    assert response.status_code in {400, 404}
 
 
 def test_a_10_mb_body_is_a_413(service):
@@ -123,7 +149,9 @@ def test_a_cycle_without_tasks_is_refused(service):
     assert service.http.post("/v1/cycles", json={"skill": 99}).status_code == 404
 
 
-@pytest.mark.parametrize("query", ["limit=0", "limit=1000000", "limit=x", "skill=x"])
+@pytest.mark.parametrize(
+    "query", ["limit=0", "limit=1000000", "limit=x", "skill=x", "skill=99999999999999999999"]
+)
 def test_a_bad_query_is_a_400(service, query):
     response = service.http.get(f"/v1/episodes?{query}")
     assert response.status_code == 400

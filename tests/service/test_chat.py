@@ -231,3 +231,42 @@ def test_many_at_once_are_each_recorded_once(service):
         thread.join()
     texts = [row["task_text"] for row in service.http.get("/v1/episodes?limit=100").json()["data"]]
     assert sorted(texts) == sorted(f"n{number}" for number in range(40))
+
+
+def test_calls_of_a_session_that_start_together_are_one_episode(service, engine):
+    engine.control(delay_s=0.2)
+    ids: list[str] = []
+
+    def chat(text: str) -> None:
+        url = f"{service.http.base_url}/s/job/v1/chat/completions"
+        ids.append(httpx.post(url, json=ask(text)).headers["x-denizen-episode-id"])
+
+    threads = [threading.Thread(target=chat, args=(f"side {n}",)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(set(ids)) == 1
+    assert len(service.http.get(f"/v1/episodes/{ids[0]}").json()["calls"]) == 4
+
+
+def test_another_task_of_the_same_session_is_an_episode_of_its_own(service):
+    path, grades = "/s/job/v1/chat/completions", []
+    for reference in ("12", "25"):
+        body = ask(f"what makes {reference}?", metadata={"reference": reference})
+        grades.append(episode_of(service, service.http.post(path, json=body)))
+    assert [episode["reference"] for episode in grades] == ["12", "25"]
+    assert grades[0]["id"] != grades[1]["id"]
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"role": "user", "content": [{"type": "text", "text": 5}]},
+        {"role": "assistant", "content": None, "tool_calls": [{"function": None}]},
+        {"role": "assistant", "content": None, "tool_calls": [{"id": "x"}]},
+    ],
+)
+def test_an_odd_message_is_never_a_server_error(service, message):
+    body = ask("") | {"messages": [message, {"role": "user", "content": "go on"}]}
+    assert service.http.post("/v1/chat/completions", json=body).status_code in {200, 400}

@@ -212,6 +212,27 @@ def test_feedback_and_corrections_become_outcomes_and_tasks(service):
     assert task["reference"] == "42"
 
 
+def test_a_correction_replaces_the_task_with_the_wrong_answer(service):
+    body = ask("6 * 7 = ?", metadata={"reference": "43"})
+    answer = service.http.post("/v1/chat/completions", json=body)
+    wait_until(lambda: len(service.http.get("/v1/tasks").json()["data"]) == 1)
+    said = {"completion_id": answer.json()["id"], "value": 1, "correction": "42"}
+    service.http.post("/v1/feedback", json=said)
+    tasks = lambda: [t["reference"] for t in service.http.get("/v1/tasks").json()["data"]]  # noqa: E731
+    wait_until(lambda: tasks() == ["42"])
+
+
+def test_a_blank_task_is_refused_and_a_paused_skill_is_not_learned(service):
+    blank = service.http.post("/v1/tasks", json={"tasks": [{"prompt": " \n", "reference": "1"}]})
+    assert blank.status_code == 400
+    service.http.post("/v1/tasks", json={"tasks": tasks(30)})
+    wait_until(lambda: service.http.get("/v1/skills").json()["data"] != [])
+    service.http.patch("/v1/skills/1", json={"policy": "paused"}).raise_for_status()
+    refused = service.http.post("/v1/cycles", json={"skill": 1})
+    assert refused.status_code == 409
+    assert "paused" in refused.json()["error"]["message"]
+
+
 def test_a_check_outranks_a_person(service):
     body = ask("6 * 7 = ?", metadata={"reference": "42", "grader": "exact"})
     answer = service.http.post("/v1/chat/completions", json=body)

@@ -1,0 +1,56 @@
+"""Keys: who may chat, and who may move the pointer."""
+
+import pytest
+
+from tests.running import ServiceThread, ask
+
+ADMIN = {"authorization": "Bearer admin-key"}
+USER = {"x-api-key": "user-key"}
+
+
+@pytest.fixture
+def service(engine, tmp_path):
+    auth = {"user_keys": ("user-key",), "admin_keys": ("admin-key",)}
+    with ServiceThread(tmp_path, engine.url, {"auth": auth}) as service:
+        yield service
+
+
+def test_without_a_key_only_health_is_answered(service):
+    for path in ("/v1/models", "/v1/episodes", "/metrics", "/v1/status"):
+        response = service.http.get(path)
+        assert response.status_code == 401
+        assert response.json()["error"]["code"] == "invalid_api_key"
+    assert service.http.post("/v1/chat/completions", json=ask("x")).status_code == 401
+    assert service.http.get("/health").status_code == 200
+    assert service.http.get("/ready").status_code == 200
+
+
+def test_a_user_chats_and_cannot_review(service):
+    assert service.http.post("/v1/chat/completions", json=ask("x"), headers=USER).status_code == 200
+    for path in (
+        "/v1/adapters/rollback",
+        "/v1/adapters/denizen-000001/promote",
+        "/v1/cycles",
+        "/v1/tasks",
+    ):
+        response = service.http.post(path, json={}, headers=USER)
+        assert response.status_code == 403
+        assert "admin key" in response.json()["error"]["message"]
+    assert service.http.get("/v1/adapters", headers=USER).status_code == 200
+
+
+def test_an_admin_reviews(service):
+    response = service.http.post("/v1/adapters/rollback", json={}, headers=ADMIN)
+    assert response.status_code == 409
+
+
+@pytest.mark.parametrize("key", ["wrong", "", "admin-ke", "admin-key ", "Bearer admin-key"])
+def test_a_wrong_key_is_refused_and_never_logged(service, key, tmp_path):
+    response = service.http.get("/v1/models", headers={"authorization": f"Bearer {key}x"})
+    assert response.status_code == 401
+    assert "admin-key" not in response.text
+
+
+def test_the_clients_key_never_reaches_the_engine(service, engine):
+    service.http.post("/v1/chat/completions", json=ask("x"), headers=ADMIN)
+    assert "admin-key" not in str(engine.requests[-1].headers)

@@ -1,0 +1,71 @@
+import subprocess
+import sys
+
+import pytest
+
+import settings
+from memory.errors import ConfigError
+from tests.running import REPOSITORY
+
+
+def load(tmp_path, toml: str = "", overrides=None):
+    (tmp_path / "denizen.toml").write_text(toml, encoding="utf-8")
+    return settings.load(tmp_path, overrides)
+
+
+def test_no_file_gives_the_defaults(tmp_path):
+    loaded = settings.load(tmp_path)
+    assert (loaded.server.host, loaded.server.port) == ("127.0.0.1", 8000)
+    assert loaded.promotion.mode == "auto"
+
+
+def test_the_command_line_wins_over_the_environment_and_that_over_the_file(tmp_path, monkeypatch):
+    monkeypatch.setenv("DENIZEN_SERVER__PORT", "9002")
+    monkeypatch.setenv("DENIZEN_LEARNER__RANK", "8")
+    loaded = load(
+        tmp_path,
+        "[server]\nport = 9001\nhost = '127.0.0.1'\n[learner]\nrank = 4\nalpha = 6",
+        {"server": {"port": 9003}},
+    )
+    assert loaded.server.port == 9003
+    assert (loaded.learner.rank, loaded.learner.alpha) == (8, 6)
+
+
+@pytest.mark.parametrize(
+    ("toml", "says"),
+    [
+        ("[lerner]\nrank = 4", "lerner"),
+        ("[learner]\nrnak = 4", "learner.rnak"),
+        ("[server]\nport = 'x'", "server.port"),
+        ("[server]\nport = 70000", "server.port"),
+        ("[promotion]\nmode = 'yolo'", "promotion.mode"),
+        ("not toml", "denizen.toml"),
+        ("[learner]\nrank = 64", "engine.max_lora_rank"),
+        ("[server]\nhost = '0.0.0.0'", "auth.admin_keys"),
+    ],
+)
+def test_what_is_wrong_is_named(tmp_path, toml, says):
+    with pytest.raises(ConfigError, match=says):
+        load(tmp_path, toml)
+
+
+@pytest.mark.parametrize("name", ["DENIZEN_LERNER__RANK", "DENIZEN_LEARNER__RNAK", "DENIZEN_PORT"])
+def test_a_variable_that_is_no_setting_is_an_error_and_not_silence(tmp_path, monkeypatch, name):
+    monkeypatch.setenv(name, "4")
+    with pytest.raises(ConfigError, match=name.rpartition("__")[2].lower() + "|" + name):
+        settings.load(tmp_path)
+
+
+def test_serve_exits_with_2_and_names_the_setting(tmp_path):
+    (tmp_path / "denizen.toml").write_text("[learner]\nrnak = 4", encoding="utf-8")
+    ended = subprocess.run(
+        [sys.executable, "-m", "console.cli", "serve", "--home", str(tmp_path)],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert ended.returncode == 2
+    assert "learner.rnak" in ended.stderr
+    assert "Traceback" not in ended.stderr
