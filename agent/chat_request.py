@@ -6,7 +6,7 @@ model answers.
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from memory.types import Message
 
@@ -36,6 +36,14 @@ class ChatMessage(BaseModel):
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
     content: str | list[dict[str, Any]] | None = None
     tool_calls: list[dict[str, Any]] | None = None
+
+    @field_validator("content")
+    @classmethod
+    def _text_is_text(cls, content: Any) -> Any:
+        for part in content if isinstance(content, list) else ():
+            if part.get("type") == "text" and not isinstance(part.get("text"), str):
+                raise ValueError("a part of type text needs its text as a string")
+        return content
 
 
 class ChatRequest(BaseModel):

@@ -5,14 +5,21 @@ Form only: whether the grader exists and has what it reads is for ``learner.task
 
 from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, model_validator
 
 from graders.catalog import DEFAULT_GRADER
 from memory.types import Message
 
 _MAX_GENERATED = 10_000
 
-Text = Annotated[str, Field(pattern=r"\S")]
+
+def _not_blank(text: str) -> str:
+    if not text.strip():
+        raise ValueError("must not be blank")
+    return text
+
+
+Text = Annotated[str, AfterValidator(_not_blank)]
 
 
 class MessageBody(BaseModel):

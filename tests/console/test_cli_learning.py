@@ -27,8 +27,16 @@ STARTED: dict[str, Any] = {
     "receipt": {},
     "gate": None,
 }
-FIRST = step(1, reward_mean=0.07, frac_reward_zero_std=0.25, num_groups=8, seconds=21.4)
-SECOND = step(2, reward_mean=0.31, frac_reward_zero_std=0.0, num_groups=8, seconds=20.2)
+TWO_EQUAL = {"zero_signal": 2}
+FIRST = step(
+    1,
+    reward_mean=0.07,
+    frac_reward_zero_std=0.25,
+    skipped_groups=TWO_EQUAL,
+    num_groups=8,
+    seconds=21.4,
+)
+SECOND = step(2, reward_mean=0.31, skipped_groups={}, num_groups=8, seconds=20.2)
 SCORE: dict[str, Any] = {
     "num_tasks": 40,
     "num_dropped": 0,

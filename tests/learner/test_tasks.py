@@ -20,7 +20,7 @@ def test_prompt_becomes_one_user_message_graded_by_contains() -> None:
     assert list(task.messages) == ASKED
     assert (task.reference, task.grader, task.origin) == ("12", "contains", "api")
     assert task.sampling == {"max_tokens": 24}
-    assert task.id == task_id(ASKED, "12")
+    assert task.id == task_id(ASKED, "12", "contains", {})
     assert task.split is split_of(ASKED, heldout_share=0.25)
 
 
@@ -55,7 +55,7 @@ def test_practised_answer_has_room_for_the_reference(length: int, max_tokens: in
     [
         ({}, "tasks.0", "either prompt or messages"),
         ({"prompt": "a", "messages": ASKED, "reference": "b"}, "tasks.0", "either prompt or"),
-        ({"prompt": "", "reference": "b"}, "tasks.0.prompt", "1 character"),
+        ({"prompt": "", "reference": "b"}, "tasks.0.prompt", "must not be blank"),
         ({"messages": [], "reference": "b"}, "tasks.0", "last of messages"),
         (
             {"messages": [*ASKED, {"role": "assistant", "content": "12"}], "reference": "b"},

@@ -98,10 +98,8 @@ def test_learn_gate_swap_ask_roll_back(service, engine):
     assert failures == []
 
     assert cycle["gate"]["overall"]["mean_gain"] > 0.5
-    assert [step["receipt"]["adapter"] for step in cycle["steps"]] == [
-        "base",
-        "denizen-000001-step-01",
-    ]
+    sampled_by = [step["receipt"]["adapter"] for step in cycle["steps"]]
+    assert sampled_by == ["base", f"denizen-000001-step-01-{cycle['id'][-8:]}"]
     assert all(step["receipt"]["grad_norm"] > 0 for step in cycle["steps"])
     named = service.http.post(
         "/v1/chat/completions", json=ask("6 * 7 = ?") | {"model": "denizen@000001"}
@@ -123,7 +121,7 @@ def test_learn_gate_swap_ask_roll_back(service, engine):
 
 
 def test_no_contrast_ends_as_no_signal_and_publishes_nothing(service):
-    hopeless = [task | {"reference": "nonsense", "grader": "exact"} for task in tasks(30)]
+    hopeless = [task | {"reference": "nonsense", "grader": "exact"} for task in tasks(60)]
     service.http.post("/v1/tasks", json={"tasks": hopeless})
     cycle = learn(service)
     assert cycle["state"] == "no_signal"
