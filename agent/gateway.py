@@ -21,6 +21,7 @@ from agent.capture import Capture
 from agent.chat_request import ChatRequest, Metadata, upstream_body
 from agent.errors import EngineError
 from agent.exchange import Exchange, Options
+from agent.policy import parse_json
 from agent.sessions import earlier_keys, scope_of
 from memory.episode_store import EpisodeStore
 from memory.errors import StoreError, UnavailableError
@@ -90,7 +91,7 @@ class Gateway:
                     return await self._plain(request, exchange, lease, upstream)
                 events = lease.client.stream(upstream)
                 stack.push_async_callback(_close, events)
-                opening = exchange.capture.chunk(_parse(await _first(events)))
+                opening = exchange.capture.chunk(parse_json(await _first(events)))
             except (EngineError, UnavailableError) as error:
                 await self._record(exchange, CallStatus.ERROR, error.message)
                 raise
@@ -203,7 +204,7 @@ class Gateway:
             if opening is not None:
                 yield _event(opening)
             async for raw in events:
-                view = exchange.capture.chunk(_parse(raw))
+                view = exchange.capture.chunk(parse_json(raw))
                 if view is not None:
                     yield _event(view)
         except (EngineError, UnavailableError) as error:
@@ -317,21 +318,6 @@ def _is_same_task(episode: Episode, metadata: Metadata) -> bool:
     told = (metadata.task, metadata.reference, metadata.grader)
     known = (episode.task_key, episode.reference, episode.grader)
     return all(new is None or new == old for new, old in zip(told, known, strict=True))
-
-
-def _parse(raw: bytes) -> dict[str, Any]:
-    """Read one chunk of the engine's.
-
-    Raises:
-        EngineError: it is no JSON object.
-    """
-    try:
-        body = orjson.loads(raw)
-    except orjson.JSONDecodeError as error:
-        raise EngineError(f"the engine sent a chunk that is no JSON: {error}") from error
-    if not isinstance(body, dict):
-        raise EngineError("the engine sent a chunk that is no JSON object")
-    return body
 
 
 async def _first(events: AsyncIterator[bytes]) -> bytes:

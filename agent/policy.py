@@ -75,7 +75,7 @@ class PolicyClient:
         """Return what the engine answers to: the base model, then the loaded adapters."""
         timeout = aiohttp.ClientTimeout(total=ADMIN_TIMEOUT_S)
         async with self._request("GET", "/v1/models", timeout=timeout) as response:
-            entries = _parse(await response.read()).get("data")
+            entries = parse_json(await response.read()).get("data")
         try:
             return [
                 ServedModel(str(entry["id"]), entry.get("root"), entry.get("parent"))
@@ -193,7 +193,7 @@ class PolicyClient:
 
     async def _post_json(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
         async with self._request("POST", path, body) as response:
-            return _parse(await response.read())
+            return parse_json(await response.read())
 
     @asynccontextmanager
     async def _request(
@@ -289,7 +289,12 @@ def _error_object(content: bytes) -> dict[str, Any]:
     return error if isinstance(error, dict) else {}
 
 
-def _parse(content: bytes) -> dict[str, Any]:
+def parse_json(content: bytes) -> dict[str, Any]:
+    """Read an answer or a chunk of an engine.
+
+    Raises:
+        EngineError: it is no JSON object.
+    """
     try:
         answer = orjson.loads(content)
     except orjson.JSONDecodeError as error:
