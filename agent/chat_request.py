@@ -13,7 +13,7 @@ from memory.types import Message
 MAX_MESSAGES = 2_048
 MAX_TOOLS = 256
 MAX_STOPS = 16
-MAX_CHOICES = 16  # ``n``: the engine itself would accept 16,384 and freeze (FACTS: vLLM's own cap)
+MAX_CHOICES = 16  # ``n``: the engine itself accepts 16,384 and freezes
 MAX_TOKENS = 1_000_000
 
 

@@ -27,7 +27,7 @@ class LearnerConfig(TrainerConfig):
     min_heldout_tasks: int = Field(default=8, ge=1)
     """Held-out tasks a skill needs; on fewer the gate (``promotion.min_tasks``) says nothing."""
     group_size: int = Field(default=8, ge=2)
-    """Rollouts of one task that are compared with each other (FACTS: 8 × 8 learns on two cores)."""
+    """Rollouts of one task that are compared with each other; 8 × 8 fits two cores."""
     tasks_per_step: int = Field(default=8, ge=1)
     """Tasks in one optimizer step."""
     steps_per_cycle: int = Field(default=12, ge=1)
