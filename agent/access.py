@@ -6,6 +6,7 @@ Keys are compared in constant time and never logged. It does not know what the r
 import hmac
 from collections.abc import Iterable
 from typing import Any
+from urllib.parse import urlsplit
 
 import orjson
 from pydantic import BaseModel, ConfigDict
@@ -16,6 +17,7 @@ from memory.errors import AuthenticationError, DenizenError, ForbiddenError, Too
 OPEN_PATHS = {"/health", "/ready"}
 # Whatever moves the pointer, spends the machine, or decides what is learned.
 ADMIN_PREFIXES = ("/v1/adapters", "/v1/cycles", "/v1/skills", "/v1/tasks")
+LOOPBACK_HOSTS = {"localhost", "127.0.0.1", "::1"}
 DRAIN_BYTES = 64 * 2**20
 READ_METHODS = {"GET", "HEAD", "OPTIONS"}
 
@@ -56,7 +58,10 @@ class AccessMiddleware:
             await send_error(send, error)
 
     def _check_key(self, scope: Scope, headers: dict[bytes, bytes]) -> None:
-        if not (self._auth.user_keys or self._auth.admin_keys) or scope["path"] in OPEN_PATHS:
+        if scope["path"] in OPEN_PATHS:
+            return
+        if not (self._auth.user_keys or self._auth.admin_keys):
+            _check_origin(scope, headers)
             return
         key = _key_of(headers)
         if _matches(key, self._auth.admin_keys):
@@ -90,6 +95,18 @@ class AccessMiddleware:
             return message
 
         return bounded
+
+
+def _check_origin(scope: Scope, headers: dict[bytes, bytes]) -> None:
+    """Keep web pages of elsewhere, which a browser lets post to this machine, from changing things.
+
+    Only matters where no key is asked for; programs send no ``Origin``.
+    """
+    origin = headers.get(b"origin")
+    if origin is None or scope["method"] in READ_METHODS:
+        return
+    if urlsplit(origin.decode("latin-1")).hostname not in LOOPBACK_HOSTS:
+        raise ForbiddenError("a web page of another site may not change anything here")
 
 
 async def _drain(receive: Receive) -> None:

@@ -5,9 +5,12 @@ from pathlib import Path
 from memory.cycle_store import CycleStore
 from memory.database import Database, MemoryConfig
 from memory.episode_store import EpisodeStore
+from memory.errors import StoreError, UnavailableError
 from memory.skill_store import SkillStore
 from memory.task_store import TaskStore
 from memory.version_store import VersionStore
+
+WRITABLE_WITHIN_S = 5.0
 
 
 class Store:
@@ -22,10 +25,11 @@ class Store:
         self.cycles = CycleStore(self.database)
 
     def is_writable(self) -> bool:
-        """Say whether a write goes through to a commit; readiness asks."""
+        """Say whether a write goes through to a commit in time; readiness asks."""
         try:
-            self.database.write(lambda db: db.execute("PRAGMA user_version = 0"))
-        except Exception:
+            touch = self.database.submit(lambda db: db.execute("PRAGMA user_version = 0"))
+            touch.result(WRITABLE_WITHIN_S)
+        except (StoreError, UnavailableError, TimeoutError):
             return False
         return True
 

@@ -54,3 +54,22 @@ def test_a_wrong_key_is_refused_and_never_logged(service, key, tmp_path):
 def test_the_clients_key_never_reaches_the_engine(service, engine):
     service.http.post("/v1/chat/completions", json=ask("x"), headers=ADMIN)
     assert "admin-key" not in str(engine.requests[-1].headers)
+
+
+@pytest.mark.parametrize(
+    ("origin", "status"),
+    [
+        ("https://evil.example", 403),
+        ("null", 403),
+        ("http://localhost.evil.example", 403),
+        ("http://localhost:5173", 409),
+        ("http://127.0.0.1:8000", 409),
+        (None, 409),
+    ],
+)
+def test_without_keys_a_page_of_another_site_changes_nothing(engine, tmp_path, origin, status):
+    headers = {"origin": origin} if origin else {}
+    with ServiceThread(tmp_path, engine.url) as service:
+        answer = service.http.post("/v1/adapters/rollback", json={}, headers=headers)
+        assert answer.status_code == status
+        assert service.http.get("/v1/models", headers=headers).status_code == 200
