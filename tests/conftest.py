@@ -3,11 +3,19 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import settings
 
+from memory.store import Store
 from tests.running import ServiceThread
 
 # How long an example takes says nothing on a busy machine; pytest-timeout ends what hangs.
 settings.register_profile("denizen", deadline=None)
 settings.load_profile("denizen")
+
+
+@pytest.fixture
+def store(tmp_path) -> Iterator[Store]:
+    store = Store(tmp_path / "denizen.db")
+    yield store
+    store.close()
 
 
 @pytest.fixture(scope="session")

@@ -4,7 +4,6 @@ import pytest
 
 from learner.pointer import Pointer
 from memory.errors import AdapterError, ConflictError, InvalidRequestError, NotFoundError
-from memory.store import Store
 from memory.types import CycleState, VersionStatus
 from tests import records
 
@@ -27,13 +26,6 @@ class FakePublisher:
 
     def move(self, version: str) -> None:
         self.moved.append(version)
-
-
-@pytest.fixture
-def store(tmp_path):
-    store = Store(tmp_path / "denizen.db")
-    yield store
-    store.close()
 
 
 @pytest.fixture

@@ -8,13 +8,6 @@ from tests.learner.adapters import BASE_SHAPES, write_adapter
 
 
 @pytest.fixture
-def store(tmp_path):
-    store = Store(tmp_path / "denizen.db")
-    yield store
-    store.close()
-
-
-@pytest.fixture
 def root(tmp_path):
     return tmp_path / "adapters"
 

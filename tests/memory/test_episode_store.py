@@ -6,16 +6,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from memory.errors import NotFoundError
-from memory.store import Store
 from memory.types import CallStatus, EpisodeSource, Feedback, Grade, GradeKind, Outcome
 from tests import records
-
-
-@pytest.fixture
-def store(tmp_path):
-    store = Store(tmp_path / "denizen.db")
-    yield store
-    store.close()
 
 
 def grade(value: float | None, **fields) -> Grade:

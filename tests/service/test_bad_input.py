@@ -77,12 +77,6 @@ def test_a_number_beyond_the_database_is_a_400(service):
     assert service.http.post("/v1/cycles", json=body).status_code == 400
 
 
-def test_a_comparison_with_a_version_that_is_not_there_says_so(service):
-    body = {"before": "base", "after": "denizen-000099"}
-    response = service.http.post("/v1/adapters/compare", json=body)
-    assert response.status_code in {400, 404}
-
-
 def test_a_10_mb_body_is_a_413(service):
     response = service.http.post(CHAT, json=ask("x" * 10_000_000))
     assert response.status_code == 413

@@ -220,6 +220,17 @@ def test_a_correction_replaces_the_task_with_the_wrong_answer(service):
     wait_until(lambda: tasks() == ["42"])
 
 
+def test_comparing_with_a_version_that_is_not_there_is_a_404_and_not_a_report_of_nothing(service):
+    service.http.post("/v1/tasks", json={"tasks": tasks(60)})
+    wait_until(lambda: all(t["skill_id"] for t in service.http.get("/v1/tasks").json()["data"]))
+    body = {"before": "base", "after": "denizen-000099"}
+    response = service.http.post("/v1/adapters/compare", json=body)
+    assert response.status_code == 404
+    assert "denizen-000099" in response.json()["error"]["message"]
+    same = service.http.post("/v1/adapters/compare", json=body | {"after": "base"}).json()
+    assert (same["overall"]["mean_gain"], same["verdict"]) == (0.0, "inconclusive")
+
+
 def test_a_blank_task_is_refused_and_a_paused_skill_is_not_learned(service):
     blank = service.http.post("/v1/tasks", json={"tasks": [{"prompt": " \n", "reference": "1"}]})
     assert blank.status_code == 400
