@@ -2,128 +2,21 @@ import importlib
 from types import SimpleNamespace
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("vllm")
 
 from agent import cpu_lora  # noqa: E402
-from agent.cpu_lora import add_lora, check_signatures, expand, group_rows, shrink  # noqa: E402
-
-NUM_SLOTS, RANK, WIDTH_IN, WIDTH_OUT = 3, 4, 6, 5
-
-
-def random(*shape: int, seed: int = 0, dtype: "torch.dtype" = torch.float32) -> "torch.Tensor":
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(*shape, generator=generator).to(dtype)
-
-
-def reference(y, x, a, b, slots, scale, add_inputs=True):
-    """One row at a time, as the formula says: y[n] += scale * (B[slot] @ (A[slot] @ x[n]))."""
-    result = y.clone()
-    for row, slot in enumerate(slots):
-        delta = torch.zeros_like(y[row])
-        if slot >= 0:
-            delta = scale * (b[slot, 0] @ (a[slot, 0] @ x[row]))
-        result[row] = result[row] + delta if add_inputs else delta
-    return result
-
-
-def apply(y, x, a, b, slots, scale, add_inputs=True):
-    groups = group_rows(torch.tensor(slots))
-    hidden = torch.full((len(slots), RANK), 7.0)  # what was there before must not matter
-    shrink(hidden, x, a, scale, groups)
-    expand(y, hidden, b, groups, add_inputs=add_inputs)
-    return y
-
-
-def test_consecutive_rows_are_a_slice_and_scattered_ones_an_index():
-    groups = group_rows(torch.tensor([1, 1, -1, 0, 2, 0]))
-    assert [group.slot for group in groups] == [0, 1, 2]
-    assert groups[0].rows.tolist() == [3, 5]
-    assert groups[1].rows == slice(0, 2)
-    assert groups[2].rows == slice(4, 5)
-
-
-def test_no_adapter_no_groups():
-    assert group_rows(torch.tensor([-1, -1])) == ()
-    assert group_rows(torch.tensor([], dtype=torch.int64)) == ()
-
-
-def test_a_hand_worked_row():
-    # x = (1, 2), A = ((1, 1),), so hidden = 3; scale 2 makes 6; B = ((1,), (-1,)) makes (6, -6).
-    x, a = torch.tensor([[1.0, 2.0]]), torch.tensor([[[[1.0, 1.0]]]])
-    b, y = torch.tensor([[[[1.0], [-1.0]]]]), torch.tensor([[10.0, 20.0]])
-    groups = group_rows(torch.tensor([0]))
-    hidden = torch.empty(1, 1)
-    shrink(hidden, x, a, 2.0, groups)
-    expand(y, hidden, b, groups, add_inputs=True)
-    assert y.tolist() == [[16.0, 14.0]]
-
-
-@settings(deadline=None, max_examples=60)
-@given(
-    slots=st.lists(st.integers(-1, NUM_SLOTS - 1), min_size=1, max_size=12),
-    scale=st.sampled_from([1.0, 0.5, 2.0]),
-    add_inputs=st.booleans(),
+from agent.cpu_lora import check_signatures  # noqa: E402
+from tests.agent.lora_layers import (  # noqa: E402
+    RANK,
+    WIDTH_IN,
+    WIDTH_OUT,
+    layer,
+    packed,
+    random,
+    reference,
 )
-def test_any_mixture_equals_the_row_by_row_reference(slots, scale, add_inputs):
-    x, y = random(len(slots), WIDTH_IN, seed=1), random(len(slots), WIDTH_OUT, seed=2)
-    a = random(NUM_SLOTS, 1, RANK, WIDTH_IN, seed=3)
-    b = random(NUM_SLOTS, 1, WIDTH_OUT, RANK, seed=4)
-    expected = reference(y, x, a, b, slots, scale, add_inputs)
-    fused = y.clone()
-    torch.testing.assert_close(apply(y, x, a, b, slots, scale, add_inputs), expected)
-    if add_inputs:
-        add_lora(fused, x, a, b, scale, group_rows(torch.tensor(slots)))
-        torch.testing.assert_close(fused, expected)
-
-
-@pytest.mark.parametrize("is_fused", [False, True])
-def test_base_rows_keep_every_bit_when_all_slots_are_in_use(is_fused):
-    slots = [0, -1, 2, 1, -1]
-    x = random(5, WIDTH_IN, seed=1, dtype=torch.bfloat16)
-    y = random(5, WIDTH_OUT, seed=2, dtype=torch.bfloat16)
-    a = random(NUM_SLOTS, 1, RANK, WIDTH_IN, seed=3, dtype=torch.bfloat16)
-    b = random(NUM_SLOTS, 1, WIDTH_OUT, RANK, seed=4, dtype=torch.bfloat16)
-    before = y.clone()
-    if is_fused:
-        add_lora(y, x, a, b, 1.0, group_rows(torch.tensor(slots)))
-    else:
-        apply(y, x, a, b, slots, 1.0)
-    assert torch.equal(y[[1, 4]], before[[1, 4]])
-    assert not torch.equal(y[[0, 2, 3]], before[[0, 2, 3]])
-
-
-def test_consecutive_and_scattered_rows_get_the_same_bits():
-    x = random(3, WIDTH_IN, seed=1, dtype=torch.bfloat16).repeat(2, 1)
-    y = random(3, WIDTH_OUT, seed=2, dtype=torch.bfloat16).repeat(2, 1)
-    a = random(2, 1, RANK, WIDTH_IN, seed=3, dtype=torch.bfloat16)
-    b = random(2, 1, WIDTH_OUT, RANK, seed=4, dtype=torch.bfloat16)
-    mixed = y.clone()
-    add_lora(y, x, a, b, 1.0, group_rows(torch.tensor([0, 0, 0, 0, 0, 0])))
-    add_lora(mixed, x, a, b, 1.0, group_rows(torch.tensor([0, 1, 0, 1, 0, 1])))
-    assert torch.equal(mixed[[0, 2, 4]], y[[0, 2, 4]])
-
-
-@pytest.mark.parametrize("slots", [[0] * 4, [0, -1, 0, 0]])
-def test_an_adapter_of_zeros_changes_no_bit(slots):
-    x = random(4, WIDTH_IN, dtype=torch.bfloat16)
-    y = random(4, WIDTH_OUT, seed=2, dtype=torch.bfloat16)
-    a = random(1, 1, RANK, WIDTH_IN, dtype=torch.bfloat16)
-    before = y.clone()
-    b = torch.zeros(1, 1, WIDTH_OUT, RANK, dtype=torch.bfloat16)
-    add_lora(y, x, a, b, 1.0, group_rows(torch.tensor(slots)))
-    assert torch.equal(y, before)
-
-
-def test_only_the_columns_that_both_have_are_computed():
-    hidden, groups = random(2, RANK), group_rows(torch.tensor([0, 0]))
-    narrow, wide = random(1, 1, 3, RANK, seed=1), torch.zeros(2, 5)
-    expand(wide, hidden, narrow, groups, add_inputs=True)
-    torch.testing.assert_close(wide[:, :3], hidden @ narrow[0, 0].T)
-    assert torch.equal(wide[:, 3:], torch.zeros(2, 2))
 
 
 class Recorder:
@@ -141,15 +34,13 @@ def wrapper():
     return grouped
 
 
-def test_slices_of_a_fused_layer_go_to_their_own_columns(wrapper):
-    sizes, slots = (5, 2), [0, -1, 1, 0]
-    x, y = random(4, WIDTH_IN, seed=1), random(4, 8, seed=2)
-    a = [random(2, 1, RANK, WIDTH_IN, seed=3 + part) for part in range(2)]
-    b = [random(2, 1, size, RANK, seed=6 + part) for part, size in enumerate(sizes)]
-    expected = y.clone()
-    expected[:, :5] = reference(y[:, :5], x, a[0], b[0], slots, 1.0)
-    expected[:, 5:7] = reference(y[:, 5:7], x, a[1], b[1], slots, 1.0)
-    wrapper.add_lora_linear(y, x, a, b, 1.0, sizes)
+def test_a_fused_layer_gets_each_adapters_product_once(wrapper):
+    slots = [0, -1, 1, 0]
+    a, b = layer((5, 2), num_slots=2)
+    x, y = random(4, WIDTH_IN, seed=1), random(4, 7, seed=2)
+    parts = zip(y.split((5, 2), dim=1), a, b, strict=True)
+    expected = torch.cat([reference(part, x, *w, slots, 0.5) for part, *w in parts], dim=1)
+    wrapper.add_lora_linear(y, x, *packed(a, b), 0.5, (5, 2))
     torch.testing.assert_close(y, expected)
 
 
@@ -180,20 +71,16 @@ def test_embeddings_get_their_expand(wrapper):
     assert torch.equal(y[1], before[1])
 
 
-def test_the_installed_vllm_has_the_known_operators():
-    module = importlib.import_module("vllm.lora.punica_wrapper.punica_cpu")
-    check_signatures(module.PunicaWrapperCPU)
-
-
 def test_an_unknown_operator_is_refused_by_name():
     module = importlib.import_module("vllm.lora.punica_wrapper.punica_cpu")
+    check_signatures(module.PunicaWrapperCPU, cpu_lora._OPERATORS)  # as installed
 
     class Changed(module.PunicaWrapperCPU):
         def add_expand(self, y, x, something_new):
             raise NotImplementedError
 
     with pytest.raises(RuntimeError, match="add_expand"):
-        check_signatures(Changed)
+        check_signatures(Changed, cpu_lora._OPERATORS)
 
 
 @pytest.fixture
@@ -205,8 +92,20 @@ def fake_vllm(monkeypatch):
     ):
         pass
 
+    class Layer:
+        def create_lora_weights(self, max_loras, lora_config, model_config=None):
+            self.lora_a_stacked, self.lora_b_stacked = layer((5, 2), num_slots=max_loras)
+
+    class Merged(Layer):
+        def create_lora_weights(self, max_loras, lora_config, model_config=None):
+            self.lora_a_stacked, self.lora_b_stacked = layer((4, 3, 1), num_slots=max_loras)
+
     platform = SimpleNamespace(is_cpu=lambda: True)
     modules = {
+        "vllm.lora.layers.base_linear": SimpleNamespace(BaseLinearLayerWithLoRA=Layer),
+        "vllm.lora.layers.column_parallel_linear": SimpleNamespace(
+            MergedColumnParallelLinearWithLoRA=Merged
+        ),
         "vllm.platforms": SimpleNamespace(current_platform=platform),
         "vllm.lora.punica_wrapper.punica_cpu": SimpleNamespace(PunicaWrapperCPU=PunicaWrapperCPU),
     }
@@ -215,6 +114,7 @@ def fake_vllm(monkeypatch):
         platform=platform,
         target=modules["vllm.lora.punica_wrapper.punica_cpu"],
         original=PunicaWrapperCPU,
+        layers=(Layer, Merged),
     )
 
 
@@ -224,6 +124,24 @@ def test_registering_twice_replaces_once(fake_vllm):
     cpu_lora.register()
     assert first is not fake_vllm.original
     assert fake_vllm.target.PunicaWrapperCPU is first
+
+
+def test_registering_has_the_layers_pack_their_weights_once(fake_vllm):
+    cpu_lora.register()
+    cpu_lora.register()
+    for kind, num_slices in zip(fake_vllm.layers, (2, 3), strict=True):
+        made = kind()
+        made.create_lora_weights(2, None)
+        assert len(made.lora_a_stacked) == len(made.lora_b_stacked) == num_slices
+        assert made.lora_a_stacked.matrices[0].shape == (WIDTH_IN, num_slices * RANK)
+        assert made.lora_b_stacked.matrices[1].shape[0] == num_slices * RANK
+
+
+def test_a_layer_that_is_not_known_is_refused_by_name(fake_vllm):
+    del fake_vllm.layers[0].create_lora_weights
+    with pytest.raises(RuntimeError, match="create_lora_weights"):
+        cpu_lora.register()
+    assert fake_vllm.target.PunicaWrapperCPU is fake_vllm.original
 
 
 def test_the_switch_leaves_vllm_as_it_is(fake_vllm, monkeypatch):

@@ -1,0 +1,1 @@
+"""Measurements that compare both sides in one run and print JSON."""
