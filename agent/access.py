@@ -5,6 +5,7 @@ Keys are compared in constant time and never logged. It does not know what the r
 
 import hmac
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -17,6 +18,7 @@ from memory.errors import AuthenticationError, DenizenError, ForbiddenError, Too
 OPEN_PATHS = {"/health", "/ready"}
 # Whatever moves the pointer, spends the machine, or decides what is learned.
 ADMIN_PREFIXES = ("/v1/adapters", "/v1/cycles", "/v1/skills", "/v1/tasks")
+UPLOAD = ("POST", "/v1/adapters")
 LOOPBACK_HOSTS = {"localhost", "127.0.0.1", "::1"}
 DRAIN_BYTES = 64 * 2**20
 READ_METHODS = {"GET", "HEAD", "OPTIONS"}
@@ -38,10 +40,22 @@ class AuthConfig(BaseModel):
 class AccessMiddleware:
     """Refuses what has no right key or is too large, before any work is done."""
 
-    def __init__(self, app: ASGIApp, *, auth: AuthConfig, max_body_bytes: int) -> None:
+    def __init__(
+        self, app: ASGIApp, *, auth: AuthConfig, max_body_bytes: int, max_upload_bytes: int
+    ) -> None:
+        """Stand in front of ``app``.
+
+        Args:
+            app: what answers.
+            auth: the keys.
+            max_body_bytes: of any request but an upload (server.max_body_mib).
+            max_upload_bytes: of an adapter's import; follows from the base model and
+                engine.max_lora_rank.
+        """
         self._app = app
         self._auth = auth
         self._max_body_bytes = max_body_bytes
+        self._max_upload_bytes = max_upload_bytes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
@@ -51,8 +65,9 @@ class AccessMiddleware:
         headers = dict(scope["headers"])
         try:
             self._check_key(scope, headers)
-            self._check_length(headers)
-            await self._app(scope, self._bounded(receive), send)
+            limit = self._limit(scope)
+            limit.check(_length(headers))
+            await self._app(scope, limit.counted(receive), send)
         except (AuthenticationError, ForbiddenError, TooLargeError) as error:
             await _drain(receive)
             await send_error(send, error)
@@ -72,29 +87,45 @@ class AccessMiddleware:
         if changes and (scope["path"].startswith(ADMIN_PREFIXES) or scope["method"] == "DELETE"):
             raise ForbiddenError("this needs an admin key")
 
-    def _check_length(self, headers: dict[bytes, bytes]) -> None:
-        length = headers.get(b"content-length", b"0")
-        if length.isdigit() and int(length) > self._max_body_bytes:
-            raise self._too_large()
+    def _limit(self, scope: Scope) -> "BodyLimit":
+        if (scope["method"], scope["path"]) == UPLOAD:
+            return BodyLimit(self._max_upload_bytes, "engine.max_lora_rank bounds an adapter")
+        return BodyLimit(self._max_body_bytes, "server.max_body_mib")
 
-    def _too_large(self) -> TooLargeError:
-        return TooLargeError(
-            f"the body is larger than {self._max_body_bytes} bytes (server.max_body_mib)"
-        )
 
-    def _bounded(self, receive: Receive) -> Receive:
+@dataclass(frozen=True, slots=True)
+class BodyLimit:
+    """How large one body may be, and the setting that says so."""
+
+    num_bytes: int
+    source: str
+
+    def check(self, num_bytes: int) -> None:
+        """Refuse what is larger.
+
+        Raises:
+            TooLargeError: names the limit and the setting behind it.
+        """
+        if num_bytes > self.num_bytes:
+            raise TooLargeError(f"the body is larger than {self.num_bytes} bytes ({self.source})")
+
+    def counted(self, receive: Receive) -> Receive:
         """Count a body that comes without an honest length."""
         num_bytes = 0
 
-        async def bounded() -> Message:
+        async def counted() -> Message:
             nonlocal num_bytes
             message = await receive()
             num_bytes += len(message.get("body", b""))
-            if num_bytes > self._max_body_bytes:
-                raise self._too_large()
+            self.check(num_bytes)
             return message
 
-        return bounded
+        return counted
+
+
+def _length(headers: dict[bytes, bytes]) -> int:
+    length = headers.get(b"content-length", b"0")
+    return int(length) if length.isdigit() else 0
 
 
 def _check_origin(scope: Scope, headers: dict[bytes, bytes]) -> None:

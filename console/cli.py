@@ -4,6 +4,7 @@ Each group of commands lives in its own ``cli_*`` module; here they are put toge
 ones that stand alone. Knows no HTTP and no learning.
 """
 
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any
@@ -85,18 +86,24 @@ def demo(as_json: JsonFlag = False) -> None:
 
 
 @app.command()
-def doctor(as_json: JsonFlag = False) -> None:
+def doctor(
+    fix: Annotated[bool, typer.Option("--fix", help="Mend what is safe first.")] = False,
+    as_json: JsonFlag = False,
+) -> None:
     """Check this installation and say how to mend what is wrong; 1 when something has to be."""
     from console.client import denizen_home
-    from console.doctor import Verdict, run_checks
+    from doctor.examination import examine
+    from doctor.repair import repair
 
-    checks = run_checks(denizen_home())
+    home = denizen_home()
+    repairs = repair(home, partial(typer.echo, err=True)) if fix else []
+    findings = repairs + examine(home)
     if as_json:
-        print_json({"data": [check.as_json() for check in checks]})
+        print_json({"data": [finding.as_json() for finding in findings]})
     else:
-        rows = [(c.verdict, c.name, c.detail, c.mend or "") for c in checks]
+        rows = [(f.verdict, f.name, f.detail, f.mend or "") for f in findings]
         print_table(("STATE", "CHECK", "finding", "what to do"), rows)
-    if any(check.verdict is Verdict.FAIL for check in checks):
+    if any(finding.verdict == "fail" for finding in findings):
         raise typer.Exit(ExitCode.FAILED)
 
 

@@ -1,9 +1,11 @@
 """``denizen adapters``: versions of the weights, which one is live, and decisions about them."""
 
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from console.adapter_folder import AdapterFolderError, open_adapter
 from console.commands import ExitCode, JsonFlag, Reason, connect
 from console.render import instant, print_json, print_record, print_table
 
@@ -47,6 +49,29 @@ def show_adapter(adapter_id: AdapterId, as_json: JsonFlag = False) -> None:
     with connect() as client:
         answer = client.get("adapters", adapter_id)
     print_record(answer, as_json=as_json)
+
+
+@adapters.command("import")
+def import_adapter(
+    folder: Annotated[
+        Path,
+        typer.Argument(
+            metavar="DIR", help="adapter_model.safetensors and adapter_config.json, as peft saves."
+        ),
+    ],
+    reason: Reason = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Bring in a version from outside, as a candidate; promoting it needs --force."""
+    try:
+        with open_adapter(folder) as files, connect() as client:
+            answer = client.upload("adapters", files=files, fields={"reason": reason})
+    except AdapterFolderError as error:
+        raise typer.BadParameter(str(error)) from error
+    if as_json:
+        print_json(answer)
+    else:
+        print(answer["id"])
 
 
 @adapters.command("promote")
@@ -118,14 +143,23 @@ def _decide(
 
 
 @adapters.command("verify")
-def verify_adapter(adapter_id: AdapterId, as_json: JsonFlag = False) -> None:
-    """Compare a version's files with what was recorded of them; 1 when they differ."""
+def verify_adapter(
+    adapter_id: Annotated[
+        str | None, typer.Argument(metavar="[ID]", help="A version [default: all of them].")
+    ] = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Compare files with what was recorded of them; 1 when they differ.
+
+    Without ID every version, and whatever else lies among them.
+    """
+    path = ("adapters", adapter_id, "verify") if adapter_id is not None else ("adapters", "verify")
     with connect() as client:
-        answer = client.get("adapters", adapter_id, "verify")
+        answer = client.get(*path)
     if as_json:
         print_json(answer)
     elif answer["ok"]:
-        print(f"{adapter_id} is as recorded")
+        print(f"{adapter_id or 'every version'} is as recorded")
     else:
         print("\n".join(answer["problems"]))
     if not answer["ok"]:

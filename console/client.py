@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Any, Self, TypeAlias
+from typing import Any, BinaryIO, Self, TypeAlias
 from urllib.parse import quote
 
 import httpx
@@ -132,6 +132,16 @@ class ServiceClient:
         """POST ``body`` without its None entries as JSON to ``/v1/<path>``."""
         return self._ask("POST", path, body=body or {})
 
+    def upload(self, *path: str, files: Mapping[str, BinaryIO], fields: Mapping[str, Any]) -> Json:
+        """POST files by their names, and ``fields`` without None entries, to ``/v1/<path>``."""
+        request = self._http.build_request(
+            "POST",
+            _path(path),
+            files={name: (name, file) for name, file in files.items()},
+            data=_without_none(fields),
+        )
+        return self._decoded(self._send(request))
+
     def patch(self, *path: str, body: Mapping[str, Any]) -> Json:
         """PATCH ``/v1/<path>`` with ``body`` without its None entries."""
         return self._ask("PATCH", path, body=body)
@@ -176,7 +186,7 @@ class ServiceClient:
     ) -> Json:
         request = self._http.build_request(
             method,
-            "/v1/" + "/".join(quote(part, safe="") for part in path),
+            _path(path),
             params=_without_none(query or {}),
             json=None if body is None else _without_none(body),
         )
@@ -217,6 +227,17 @@ class ServiceClient:
                 " is it a Denizen service?",
                 status=response.status_code,
             )
+
+
+def _path(parts: tuple[str, ...]) -> str:
+    """Quote each part; ``""``, ``"."`` and ``".."`` would name another route.
+
+    Raises:
+        ServiceError: a part is one of them.
+    """
+    if strange := [part for part in parts if part in {"", ".", ".."}]:
+        raise ServiceError(f"{strange[0]!r} is no id")
+    return "/v1/" + "/".join(quote(part, safe="", errors="surrogateescape") for part in parts)
 
 
 def _without_none(entries: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,34 +8,17 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from learner.adapter_format import (
-    CONFIG_NAME,
-    MANIFEST_NAME,
-    WEIGHTS_NAME,
-    inspect,
-)
-from memory.errors import AdapterError
+from learner.adapter_format import MANIFEST_NAME, AdapterFacts, inspect, read_json
+from memory.errors import AdapterError, UnavailableError
 from memory.version_store import VERSION_NAME
 
-__all__ = [
-    "CONFIG_NAME",
-    "MANIFEST_NAME",
-    "WEIGHTS_NAME",
-    "AdapterManifest",
-    "publish",
-    "seal",
-    "sealed_versions",
-    "stage",
-    "sweep_staging",
-    "verify",
-]
-
-_STAGING_PREFIX = ".staging-"
+STAGING_PREFIX = ".staging-"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,9 +41,32 @@ class AdapterManifest:
 
 
 def stage(root: Path) -> Path:
-    """Make a new folder beside the versions, on the same file system, to write an adapter into."""
-    root.mkdir(parents=True, exist_ok=True)
-    return Path(tempfile.mkdtemp(prefix=_STAGING_PREFIX, dir=root))
+    """Make a new folder beside the versions, on the same file system, to write an adapter into.
+
+    Raises:
+        UnavailableError: the disk refused, as when it is full.
+    """
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        return Path(tempfile.mkdtemp(prefix=STAGING_PREFIX, dir=root))
+    except OSError as error:
+        raise _refused_by_disk(error) from error
+
+
+@contextmanager
+def removed_on_failure(staging: Path) -> Iterator[None]:
+    """Take a staged folder away when the work in it fails.
+
+    Raises:
+        UnavailableError: the disk refused, as when it is full.
+    """
+    try:
+        yield
+    except BaseException as error:
+        shutil.rmtree(staging, ignore_errors=True)
+        if isinstance(error, OSError):
+            raise _refused_by_disk(error) from error
+        raise
 
 
 def publish(staging: Path, final: Path) -> None:
@@ -79,33 +85,30 @@ def publish(staging: Path, final: Path) -> None:
         _sync(path)
     _sync(staging)
     os.replace(staging, final)
-    _sync(final.parent)
+    try:
+        _sync(final.parent)
+    except OSError:
+        os.replace(final, staging)  # the name might not outlast a power cut
+        raise
 
 
 def seal(
-    staging: Path,
-    root: Path,
-    version: str,
-    *,
-    base_digest: str,
-    parent: str,
-    base_shapes: Mapping[str, tuple[int, int]] | None = None,
+    staging: Path, root: Path, version: str, facts: AdapterFacts, *, base_digest: str, parent: str
 ) -> AdapterManifest:
-    """Check the staged adapter, write its manifest, and make it version ``version`` for ever.
+    """Write the manifest of a staged adapter, and make it version ``version`` for ever.
 
     Args:
-        staging: a folder made by ``stage(root)``, holding the weights and the configuration.
+        staging: a folder made by ``stage(root)``.
         root: the folder of all versions.
         version: ``denizen-000007``.
-        base_digest: of the base model the adapter was trained on.
+        facts: what ``inspect`` found in the folder.
+        base_digest: of the base model the adapter fits.
         parent: the version it continues from, or ``base``.
-        base_shapes: see ``adapter_format.inspect``.
 
     Raises:
-        AdapterError: the files are not what an adapter must be, or the version exists.
+        AdapterError: the version exists, or its name is none.
     """
     final = _path_of(root, version)
-    facts = inspect(staging, base_shapes=base_shapes)
     manifest = AdapterManifest(
         version=version, parent=parent, base_digest=base_digest, **asdict(facts)
     )
@@ -134,21 +137,44 @@ def verify(
         AdapterError: files are missing, changed, foreign, or made for another base model.
     """
     folder = _path_of(root, version)
-    facts = inspect(folder)
-    manifest = _read_manifest(folder / MANIFEST_NAME)
-    recorded = asdict(manifest)
-    found = asdict(facts) | {"version": version}
-    if expected_sha256 is not None:
-        recorded["sha256"] = expected_sha256
-    if base_digest is not None:
-        found["base_digest"] = base_digest
-    for name, value in found.items():
-        if recorded[name] != value:
-            raise AdapterError(
-                f"{version} is not what was sealed: {name} is expected as {recorded[name]}, "
-                f"found {value}"
-            )
+    try:
+        facts = inspect(folder)
+        manifest = read_manifest(folder)
+        expected = asdict(manifest)
+        if expected_sha256 is not None:
+            expected["sha256"] = expected_sha256
+        found = asdict(facts) | {"version": version}
+        if base_digest is not None:
+            found["base_digest"] = base_digest
+        check_same(expected, found)
+    except AdapterError as error:
+        raise AdapterError(f"{version} is not what was sealed: {error.message}") from error
     return manifest
+
+
+def read_manifest(folder: Path) -> AdapterManifest:
+    """Read the manifest of an adapter folder.
+
+    Raises:
+        AdapterError: there is none, or it is none.
+    """
+    fields = read_json(folder / MANIFEST_NAME)
+    try:
+        fields["target_modules"] = tuple(fields["target_modules"])
+        return AdapterManifest(**fields)
+    except (TypeError, KeyError) as error:
+        raise AdapterError(f"{MANIFEST_NAME} is no adapter's manifest: {error}") from error
+
+
+def check_same(expected: Mapping[str, Any], found: Mapping[str, Any]) -> None:
+    """Compare what was found with what a manifest says.
+
+    Raises:
+        AdapterError: names the first difference, and both sides of it.
+    """
+    for name, value in found.items():
+        if expected[name] != value:
+            raise AdapterError(f"{name} is expected as {expected[name]!s:.200}, found {value}")
 
 
 def sealed_versions(root: Path) -> list[str]:
@@ -161,7 +187,7 @@ def sweep_staging(root: Path) -> list[Path]:
 
     Call it before anything stages into ``root``: a folder being written looks the same.
     """
-    leftovers = sorted(root.glob(f"{_STAGING_PREFIX}*"))
+    leftovers = sorted(root.glob(f"{STAGING_PREFIX}*"))
     for path in leftovers:
         shutil.rmtree(path)
     return leftovers
@@ -173,13 +199,9 @@ def _path_of(root: Path, version: str) -> Path:
     return root / version
 
 
-def _read_manifest(path: Path) -> AdapterManifest:
-    try:
-        fields = json.loads(path.read_text(encoding="utf-8"))
-        fields["target_modules"] = tuple(fields["target_modules"])
-        return AdapterManifest(**fields)
-    except (OSError, ValueError, TypeError, KeyError) as error:
-        raise AdapterError(f"{path.parent.name}: its manifest cannot be read: {error}") from error
+def _refused_by_disk(error: OSError) -> UnavailableError:
+    reason = f"the adapter cannot be written: {error.strerror or error}"
+    return UnavailableError(reason, retry_after_s=60)
 
 
 def _sync(path: Path) -> None:

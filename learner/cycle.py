@@ -124,14 +124,14 @@ class LearningCycle:
             weights = await self._steps(train, training, name)
         if weights is None:
             raise NoSignalError(self._why_no_signal())
-        await asyncio.to_thread(
+        sealed = await asyncio.to_thread(
             shop.registry.seal,
             weights,
-            name=name,
             parent=start,
             cycle_id=self.cycle.id,
             episode_ids={trial.call.episode_id for trial in self._trained},
         )
+        name = sealed.id  # an import may have taken the one that was next when the cycle began
         shop.store.cycles.set_candidate(self.cycle.id, name)
         await shop.weights.publish(name)
         self.progress.phase = "scoring the candidate on held-out tasks"

@@ -19,7 +19,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
-from learner.adapter_format import CONFIG_NAME, WEIGHTS_NAME
+from learner.adapter_format import CONFIG_NAME
+from learner.adapter_weights import WEIGHTS_NAME
 from learner.errors import TrainingError
 from learner.trainer_config import TrainerConfig
 from memory.errors import AdapterError

@@ -62,15 +62,16 @@ class Pointer:
                 reason was not given.
             AdapterError, EngineError: it cannot answer; what was live stays live.
         """
-        passed = self._may_be_promoted(version)
-        if not passed and not (force and reason):
-            raise InvalidRequestError(
-                f"no gate has passed {version}, or it was rejected: promoting it needs force and a "
-                "reason",
-                param="force",
-            )
-        reason = reason or "passed its gate"
+        reason = (reason or "").strip()
         async with self._lock:
+            passed = self._may_be_promoted(version)
+            if not passed and not (force and reason) and version != self.live:
+                raise InvalidRequestError(
+                    f"no gate has passed {version}, or it was rejected: promoting it needs force "
+                    "and a reason",
+                    param="force",
+                )
+            reason = reason or "passed its gate"
             move = await self._move(version, "promote", reason, actor, forced=not passed)
             self._close_cycle(version, CycleState.PROMOTED, reason)
         return move

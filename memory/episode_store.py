@@ -100,6 +100,13 @@ class EpisodeStore:
         found = self._db.read(sql, (session,))
         return str(found[0]["id"]) if found else None
 
+    def last_adapter(self, episode_id: str, *, asked_model: str) -> str | None:
+        """Return what answered the episode's newest call of a model name; errors do not count."""
+        sql = """SELECT adapter FROM calls WHERE episode_id = ? AND status != 'error'
+            AND json_extract(request, '$.model') = ? ORDER BY rowid DESC LIMIT 1"""
+        found = self._db.read(sql, (episode_id, asked_model))
+        return str(found[0]["adapter"]) if found else None
+
     def calls(self, episode_id: str) -> list[Call]:
         """Return the episode's calls, oldest first."""
         sql = "SELECT * FROM calls WHERE episode_id = ? ORDER BY rowid"

@@ -123,3 +123,9 @@ def m004_vectors(db: Database) -> None:
             vector BLOB, missing_reason TEXT
         ) STRICT;
     """)
+
+
+@migrations()
+def m005_import_reasons(db: Database) -> None:
+    """Why a version was brought in from outside."""
+    db.executescript("ALTER TABLE adapter_versions ADD COLUMN reason TEXT;")

@@ -299,6 +299,7 @@ class AdapterVersion:
     origin: str = "cycle"  # "cycle" | "import"
     cycle_id: str | None = None
     size_bytes: int = 0
+    reason: str | None = None  # why it was imported
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

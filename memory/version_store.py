@@ -40,7 +40,7 @@ class VersionStore:
         """
         found = self._db.read("SELECT * FROM adapter_versions WHERE id = ?", (version_id,))
         if not found:
-            raise NotFoundError(f"there is no adapter version {version_id!r}")
+            raise NotFoundError(f"there is no adapter version {version_id!r:.100}")
         return rows.decode(AdapterVersion, found[0])
 
     def add(self, version: AdapterVersion, episode_ids: Iterable[str]) -> None:

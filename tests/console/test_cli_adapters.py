@@ -106,3 +106,29 @@ def test_whole_files_exit_with_0(service, denizen: Run) -> None:
     service.answer("GET /v1/adapters/denizen-000007/verify", {"ok": True, "problems": []})
     result = denizen("adapters", "verify", "denizen-000007")
     assert (result.exit_code, result.stdout) == (0, "denizen-000007 is as recorded\n")
+
+
+def test_without_an_id_every_version_is_verified(service, denizen: Run) -> None:
+    problem = "'denizen-000005' is in no database"
+    found = {"ok": False, "problems": [problem]}
+    service.answer("GET /v1/adapters/verify", {"ok": True, "problems": []}, found)
+    whole, damaged = (denizen("adapters", "verify") for _ in range(2))
+    assert (whole.exit_code, whole.stdout) == (0, "every version is as recorded\n")
+    assert (damaged.exit_code, damaged.stdout) == (1, f"{problem}\n")
+
+
+def test_a_folder_that_is_no_adapter_is_a_wrong_argument_and_nothing_is_sent(
+    service, denizen: Run, tmp_path
+) -> None:
+    result = denizen("adapters", "import", str(tmp_path))
+    assert result.exit_code == 2
+    assert "is empty" in result.stderr.replace("\n", "")
+    assert service.requests == []
+
+
+@pytest.mark.parametrize("name", ["", ".", ".."])
+def test_an_id_that_would_name_another_route_is_not_sent(service, denizen: Run, name: str) -> None:
+    for verb in ("show", "promote", "verify"):
+        result = denizen("adapters", verb, name)
+        assert (result.exit_code, result.stderr) == (1, f"denizen: {name!r} is no id\n")
+    assert service.requests == []

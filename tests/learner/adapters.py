@@ -7,12 +7,20 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import save_file
 
+from learner.fit import Fit
+
 TARGETS = {"q_proj": (6, 4), "down_proj": (4, 8)}  # (outputs, inputs)
 BASE_SHAPES = {
     f"model.layers.{layer}.{'self_attn' if name == 'q_proj' else 'mlp'}.{name}": shape
     for layer in range(2)
     for name, shape in TARGETS.items()
 }
+FIT = Fit(
+    base_digest="b" * 64,
+    base_shapes=BASE_SHAPES,
+    base_names=frozenset({"tiny-instruct"}),
+    max_rank=4,
+)
 
 
 def adapter_tensors(*, rank: int = 2) -> dict[str, np.ndarray]:

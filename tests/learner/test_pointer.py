@@ -157,3 +157,17 @@ async def test_an_approval_of_other_bytes_changes_nothing(store, pointer):
     with pytest.raises(ConflictError, match="sha256"):
         await pointer.approve(name, actor="test", reason="yes", sha256="0" * 64)
     assert pointer.live == "base"
+
+
+async def test_a_blank_reason_is_none(store, pointer):
+    name = add(store, 1, gate=None)
+    with pytest.raises(InvalidRequestError, match="force"):
+        await pointer.promote(name, actor="test", force=True, reason=" \n")
+    assert store.versions.moves() == []
+
+
+async def test_promoting_a_forced_version_that_is_live_asks_for_nothing(store, pointer):
+    name = add(store, 1, gate=None)
+    await pointer.promote(name, actor="test", force=True, reason="because")
+    assert (await pointer.promote(name, actor="test")).moved is False
+    assert len(store.versions.moves()) == 1

@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 from learner import worker
-from learner.adapter_format import WEIGHTS_NAME, inspect, linear_shapes
+from learner.adapter_format import inspect
+from learner.adapter_weights import WEIGHTS_NAME
+from learner.fit import linear_shapes
 from learner.rows import write_rows
 from learner.trainer import Trainer
 from learner.trainer_config import TrainerConfig

