@@ -5,7 +5,9 @@ import logging
 import shutil
 import signal
 import socket
+import sys
 from contextlib import suppress
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,7 @@ from fastapi import FastAPI
 
 import home as house
 import settings as configuration
-from agent import attached
+from agent import attached, preflight
 from agent import routes as agent_routes
 from agent.access import AccessMiddleware
 from agent.adapter_slot import AdapterSlot
@@ -23,16 +25,18 @@ from agent.engine import VllmProcess
 from agent.gateway import Gateway
 from agent.http_server import Server, listen
 from agent.model_names import ModelNames
+from agent.pins import Pins
 from agent.policy import PolicyClient
 from agent.sampler import Sampler
 from agent.scheduler import Scheduler
+from agent.supervisor import supervise
 from graders import catalog
 from graders import routes as grader_routes
-from learner import routes as learner_routes
-from learner.adapter_format import linear_shapes
+from learner import adapter_routes, cycle_routes, task_routes
 from learner.curriculum import missing
 from learner.cycle import Workshop
 from learner.evaluation import Evaluation
+from learner.fit import Fit
 from learner.intake import Intake
 from learner.pointer import Pointer
 from learner.registry import Registry
@@ -63,7 +67,7 @@ class Service:
         self._embedder = embedder
         self._server: Server | None = None
         self._tasks: list[asyncio.Task[None]] = []
-        self._engine_reason: str | None = "the engine is starting"
+        self._told_reason: str | None = None  # why an engine is down, as said last
         self.engine: VllmProcess | None = None
 
     async def run(self, listener: socket.socket) -> None:
@@ -94,12 +98,10 @@ class Service:
         for cycle_id in self.store.cycles.interrupt_running():
             self.store.versions.reject_unproven(cycle_id)
         digest = await asyncio.to_thread(base_digest, model)
-        self.registry = Registry(
-            self.store.versions,
-            self.home / "adapters",
-            base_digest=digest,
-            base_shapes=await asyncio.to_thread(linear_shapes, model),
+        self.fit = await asyncio.to_thread(
+            Fit.of, model, base_digest=digest, max_rank=config.engine.max_lora_rank
         )
+        self.registry = Registry(self.store.versions, self.home / "adapters", self.fit)
         for path in self.registry.swept:
             log.warning("%s was left unfinished by a crash, or is of another database", path.name)
         shutil.rmtree(self.home / "work", ignore_errors=True)
@@ -114,7 +116,7 @@ class Service:
         self.pointer = Pointer(self.store.versions, self.store.cycles, self.slot)
         self.intake = self._intake()
         self.runner = CycleRunner(
-            self._workshop(model), is_engine_ready=lambda: self._engine_reason is None
+            self._workshop(model), is_engine_ready=lambda: not self.slot.not_ready()
         )
         names = ModelNames(self.store.versions, lambda: self.slot.live)
         self.gateway = Gateway(
@@ -123,6 +125,7 @@ class Service:
             resolve=names.resolve,
             check_grader=catalog.find_grader,
             on_recorded=self.intake.wake,
+            pins=Pins(self.store.episodes, versions) if config.engine.pin_sessions else None,
         )
         self.scheduler = Scheduler()
         self.scheduler.every(config.learner.check_interval_s, "learn", self.runner.check)
@@ -148,7 +151,7 @@ class Service:
 
     def not_ready(self) -> list[str]:
         """Say in one line each why the service is not ready; empty when it is."""
-        reasons = [self._engine_reason] if self._engine_reason else self.slot.down_reasons()
+        reasons = self.slot.not_ready()
         if self.gateway.record_failure:
             reasons.append(f"degraded: answers are not recorded: {self.gateway.record_failure}")
         if not self.store.is_writable():
@@ -160,7 +163,8 @@ class Service:
         reasons = self.not_ready()
         cycles = self.store.cycles.page(limit=2)
         running = self.runner.running
-        live = self.slot.live
+        live, engines = self.slot.live, self.slot.engines()
+        troubles = [f"engine {one['url']}: {one['reason']}" for one in engines if one["reason"]]
         return {
             "version": version("denizen"),
             "url": self.url,
@@ -168,8 +172,9 @@ class Service:
             "live": live,
             "previous": self.store.versions.previous(),
             "engine": {
-                "state": "down" if self._engine_reason else "ready",
-                "reason": self._engine_reason,
+                "state": "down" if self.slot.not_ready() else "ready",
+                "reason": "; ".join(troubles) or None,
+                "engines": engines,
             },
             "ready": not reasons,
             "reasons": reasons,
@@ -196,12 +201,14 @@ class Service:
         config = self.settings.engine
         if config.urls:
             clients = [PolicyClient(url, config.api_key) for url in config.urls]
-            root = config.model or await attached.base_root(clients[0], config.start_timeout_s)
+            root = config.model or await attached.base_root(clients, config.start_timeout_s)
             return await asyncio.to_thread(local_model, root, _say), clients
         if config.model is None:
             model = await asyncio.to_thread(prepare_packaged_model, self.home / "models", _say)
         else:
             model = await asyncio.to_thread(local_model, config.model, _say)
+        for warning in await asyncio.to_thread(preflight.check, config, model):
+            _say(f"warning: {warning}")
         self.engine = VllmProcess(config, model=model, log_path=self.home / "logs/engine.log")
         return model, [PolicyClient(self.engine.url, self.engine.api_key)]
 
@@ -209,14 +216,15 @@ class Service:
         if self.engine is None:
             await attached.watch(clients, self._on_engine_ready, self._on_engine_down)
         else:
-            await self.engine.supervise(self._on_engine_ready, self._on_engine_down, _say)
+            on_ready = partial(self._on_engine_ready, clients[0])
+            await supervise(self.engine, on_ready, partial(self._on_engine_down, clients[0]), _say)
 
-    async def _on_engine_ready(self) -> None:
-        await self.slot.reload_after_restart()
-        reason = "; ".join(self.slot.down_reasons()) or None
-        if self._engine_reason is not None and reason is None:
+    async def _on_engine_ready(self, client: PolicyClient) -> None:
+        was_ready = not self.slot.not_ready()
+        await self.slot.restore(client)
+        if not was_ready and not self.slot.not_ready():
             _say(f"Denizen is ready at {self.url} (live: {self.slot.live})")
-        self._engine_reason = reason
+            self._told_reason = None
 
     def _on_task_ended(self, task: "asyncio.Task[None]") -> None:
         """Stop the service when a part that must run for ever has ended by an error."""
@@ -224,11 +232,13 @@ class Service:
             log.critical("the service stops: a part of it failed", exc_info=error)
             self.request_stop()
 
-    async def _on_engine_down(self, reason: str) -> None:
-        if self._engine_reason is None:
-            log.error("%s", reason)
-        self._engine_reason = reason
-        self.slot.mark_down(reason)
+    async def _on_engine_down(self, client: PolicyClient, reason: str) -> None:
+        told = f"engine {client.base_url}: {reason}"
+        if told != self._told_reason:
+            print(told, file=sys.stderr, flush=True)
+            log.error("%s", told)
+        self._told_reason = told
+        self.slot.mark_down(client, reason)
 
     def _intake(self) -> Intake:
         return Intake(
@@ -272,29 +282,30 @@ class Service:
         )
 
     def _application(self, names: ModelNames) -> FastAPI:
-        app = FastAPI(title="Denizen", docs_url=None, redoc_url=None, openapi_url=None)
+        app = FastAPI(
+            title="Denizen", docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False
+        )
         app.include_router(agent_routes.routes(self.gateway, names, self.not_ready))
         app.include_router(
             memory_routes.routes(self.store, lambda skill: missing(skill, self.settings.learner))
         )
         app.include_router(grader_routes.routes(self.store, self.intake.wake))
-        app.include_router(
-            learner_routes.task_routes(self.store, self.settings.tasks, self.intake.wake)
-        )
-        app.include_router(learner_routes.cycle_routes(self.store, self.runner))
+        app.include_router(task_routes.routes(self.store, self.settings.tasks, self.intake.wake))
+        app.include_router(cycle_routes.routes(self.store, self.runner))
         evaluation = Evaluation(
             store=self.store,
             practice=self._practice(),
             gate=self.settings.promotion,
         )
         app.include_router(
-            learner_routes.adapter_routes(self.store, self.registry, self.pointer, evaluation)
+            adapter_routes.routes(self.store, self.registry, self.pointer, evaluation)
         )
         app.add_api_route("/v1/status", lambda: answer(self.status()))
         app.add_middleware(
             AccessMiddleware,
             auth=self.settings.auth,
             max_body_bytes=int(self.settings.server.max_body_mib * 2**20),
+            max_upload_bytes=self.fit.max_upload_bytes,
         )
         answer_errors(app)
         return app

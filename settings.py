@@ -19,7 +19,7 @@ from pydantic_settings import (
 )
 
 from agent.access import AuthConfig
-from agent.engine import EngineConfig
+from agent.engine_config import LORA_RANKS, EngineConfig
 from learner.curriculum import LearnerConfig
 from learner.promotion import PromotionConfig
 from learner.tasks import TasksConfig
@@ -131,8 +131,18 @@ def _check_together(settings: Settings) -> None:
     """Find contradictions between sections before anything is started."""
     engine, learner = settings.engine, settings.learner
     if learner.rank > engine.max_lora_rank:
+        enough = next((str(rank) for rank in LORA_RANKS if rank >= learner.rank), None)
+        mend = f"raise engine.max_lora_rank to {enough}, or " if enough else ""
         raise ConfigError(
-            f"learner.rank is {learner.rank}, above engine.max_lora_rank {engine.max_lora_rank}"
+            f"learner.rank is {learner.rank}, above engine.max_lora_rank {engine.max_lora_rank}: "
+            f"{mend}lower learner.rank"
+        )
+    needed = engine.num_slots_needed(learns=learner.enabled)
+    if engine.max_loras < needed:
+        raise ConfigError(
+            f"engine.max_loras is {engine.max_loras}, but {needed} versions answer at once (live, "
+            "previous; one in practice with learner.enabled; one pinned with engine.pin_sessions): "
+            f"raise engine.max_loras to {needed}"
         )
     if settings.server.host not in LOOPBACK and not settings.auth.admin_keys:
         raise ConfigError(

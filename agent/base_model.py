@@ -12,7 +12,9 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable
+from contextlib import redirect_stderr
 from importlib.metadata import PackageNotFoundError, files
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +50,8 @@ def prepare_packaged_model(models_dir: Path, progress: Callable[[str], None]) ->
     progress(f"converting {source.name} once (about 20 s, 270 MB) into {target}")
     staging = Path(tempfile.mkdtemp(prefix=f".{FOLDER}-", dir=models_dir))
     try:
-        _convert(source, staging)
+        with redirect_stderr(StringIO()):  # progress bars would cross what the service says there
+            _convert(source, staging)
         _sync_tree(staging)
         _move_into_place(staging, target)
     except (OSError, RuntimeError, ValueError, ImportError) as error:

@@ -56,7 +56,11 @@ class CapturedChoice:
         return self.logprobs
 
     def message(self) -> Message | None:
-        """Return the assistant's message so far, or None when nothing has come."""
+        """Return the assistant's message so far, or None when nothing has come.
+
+        Where there is no text its content is "", also when the engine says null: a stream does not
+        tell the two apart.
+        """
         if not (self.content or self.reasoning or self.tool_calls or self.token_ids):
             return None
         message: Message = {"role": "assistant", "content": "".join(self.content)}

@@ -21,6 +21,8 @@ from agent.capture import Capture
 from agent.chat_request import ChatRequest, Metadata, upstream_body
 from agent.errors import EngineError
 from agent.exchange import Exchange, Options
+from agent.model_names import LIVE_NAME
+from agent.pins import Pins
 from agent.policy import parse_json
 from agent.sessions import earlier_keys, scope_of
 from memory.episode_store import EpisodeStore
@@ -55,6 +57,7 @@ class Gateway:
         resolve: Callable[[str], str],
         check_grader: Callable[[str], object],
         on_recorded: Callable[[], None],
+        pins: Pins | None = None,
     ) -> None:
         """Compose.
 
@@ -64,12 +67,14 @@ class Gateway:
             resolve: the version behind a model name; raises ``NotFoundError`` for an unknown one.
             check_grader: raises ``InvalidRequestError`` for a grader that does not exist.
             on_recorded: called after each record, so that grading may begin.
+            pins: the version that a conversation stays with; None: the live one answers always.
         """
         self._slot = slot
         self._episodes = episodes
         self._resolve = resolve
         self._check_grader = check_grader
         self._on_recorded = on_recorded
+        self._pins = pins
         self._background: set[asyncio.Task[None]] = set()
         self._failure: str | None = None
         self._failed_at = 0.0
@@ -84,8 +89,14 @@ class Gateway:
         options = Options.of(request.headers, session)
         exchange = self._open(chat, body, options, self._resolve(chat.model))
         async with AsyncExitStack() as stack:
+            if self._pins is not None and chat.model == LIVE_NAME:
+                stack.enter_context(self._pins.answering(exchange.episode.id, exchange.adapter))
             try:
-                lease = await stack.enter_async_context(self._slot.lease(exchange.adapter))
+                lease = await stack.enter_async_context(
+                    self._slot.lease(
+                        exchange.adapter, affinity=options.session or exchange.episode.id
+                    )
+                )
                 upstream = upstream_body(body, lease.model)
                 if not chat.stream:
                     return await self._plain(request, exchange, lease, upstream)
@@ -122,6 +133,8 @@ class Gateway:
         user = chat.user or (chat.metadata.user if chat.metadata else None)
         scope = scope_of(options.session, user)
         episode, parent_id = self._place(chat, history, options, user, scope)
+        if self._pins is not None and chat.model == LIVE_NAME:
+            adapter = self._pins.version_of(episode.id) or adapter
         return Exchange(
             body=body,
             history=history,

@@ -11,3 +11,6 @@ FIRST_BYTE = Histogram(
 )
 RECORDS = Counter("denizen_records", "Calls that were recorded, by status", ["status"])
 RECORDS_DROPPED = Counter("denizen_records_dropped", "Answered calls that could not be recorded")
+UNLOAD_FAILURES = Counter(
+    "denizen_unload_failures", "Unloads that an engine did not answer in time, or failed at"
+)

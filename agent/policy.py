@@ -219,10 +219,10 @@ class PolicyClient:
                 yield response
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
             raise EngineUnavailableError(f"the engine does not answer: {error}") from error
-        except aiohttp.ServerDisconnectedError as error:
-            raise EngineUnavailableError("the engine closed the connection") from error
         except TimeoutError as error:
             raise EngineError(f"the engine did not answer {path} in time") from error
+        except aiohttp.ClientConnectionError as error:
+            raise EngineUnavailableError(f"the engine closed the connection: {error}") from error
         except aiohttp.ClientError as error:
             raise EngineError(f"the engine's answer broke off: {error}") from error
 

@@ -4,6 +4,7 @@ An engine may load an adapter without complaint although no module of the model 
 answers as the base model does. Only its numbers tell.
 """
 
+import asyncio
 import math
 from collections.abc import Sequence
 
@@ -13,6 +14,8 @@ from memory.errors import AdapterError
 
 PROBE_TOKEN_IDS = list(range(100, 132))
 """32 ids that every vocabulary has; on such nonsense small changes of the weights show."""
+PROBE_TIMEOUT_S = 30.0
+"""For three prompts; on two cores the packaged model takes 0.2 s when idle."""
 
 
 async def probe_effect(client: PolicyClient, base_name: str, version: str) -> None:
@@ -23,12 +26,18 @@ async def probe_effect(client: PolicyClient, base_name: str, version: str) -> No
 
     Raises:
         AdapterError: the version's log-probabilities are the base model's, or are not finite.
+        EngineError: the engine did not answer in time.
         EngineUnavailableError: the engine went away.
     """
     try:
-        before = await client.prompt_logprobs(base_name, PROBE_TOKEN_IDS)
-        adapted = await client.prompt_logprobs(version, PROBE_TOKEN_IDS)
-        after = await client.prompt_logprobs(base_name, PROBE_TOKEN_IDS)
+        async with asyncio.timeout(PROBE_TIMEOUT_S):
+            before = await client.prompt_logprobs(base_name, PROBE_TOKEN_IDS)
+            adapted = await client.prompt_logprobs(version, PROBE_TOKEN_IDS)
+            after = await client.prompt_logprobs(base_name, PROBE_TOKEN_IDS)
+    except TimeoutError as error:
+        raise EngineError(
+            f"the engine did not answer the probe of {version} within {PROBE_TIMEOUT_S:g} s"
+        ) from error
     except (EngineError, EngineRejectedError) as error:
         raise AdapterError(f"the engine cannot answer with {version}: {error}") from error
     effect, noise = largest_gap(before, adapted), largest_gap(before, after)

@@ -30,8 +30,8 @@ KEY_LENGTH = 32  # hexadecimal digits: 128 bits
 def chain_key(messages: Sequence[Message], *, scope: str) -> str:
     """Return the key of a conversation up to here.
 
-    Spelling that means the same (null, missing and empty content; parts of one text) gives the same
-    key.
+    Spelling that means the same (null, missing and empty content; parts of one text; spaces and
+    order in a tool call's arguments) gives the same key.
 
     Args:
         messages: from the first to the answer that ends the conversation so far.
@@ -39,7 +39,7 @@ def chain_key(messages: Sequence[Message], *, scope: str) -> str:
     """
     digest = hashlib.sha256(scope.encode())
     for message in messages:
-        digest.update(orjson.dumps(_meaning(message)))
+        digest.update(orjson.dumps(_meaning(message), option=orjson.OPT_SORT_KEYS))
     return digest.hexdigest()[:KEY_LENGTH]
 
 
@@ -47,7 +47,7 @@ def earlier_keys(messages: Sequence[Message], *, scope: str) -> list[str]:
     """Return the keys under which the call that is continued may be stored, longest first."""
     digest, keys = hashlib.sha256(scope.encode()), []
     for message in messages[:-1]:
-        digest.update(orjson.dumps(_meaning(message)))
+        digest.update(orjson.dumps(_meaning(message), option=orjson.OPT_SORT_KEYS))
         if message.get("role") == "assistant":
             keys.append(digest.hexdigest()[:KEY_LENGTH])
     return keys[::-1]
@@ -56,5 +56,14 @@ def earlier_keys(messages: Sequence[Message], *, scope: str) -> list[str]:
 def _meaning(message: Message) -> list[object]:
     calls = message.get("tool_calls")
     functions = [call.get("function") for call in calls or () if isinstance(call, dict)]
-    named = [[f.get("name"), f.get("arguments")] for f in functions if isinstance(f, dict)]
+    named = [[f.get("name"), _arguments(f)] for f in functions if isinstance(f, dict)]
     return [message.get("role"), message_text(message), named, message.get("tool_call_id")]
+
+
+def _arguments(function: dict[str, object]) -> object:
+    """Return what a tool call's arguments say; clients often parse and write them again."""
+    written = function.get("arguments")
+    try:
+        return orjson.loads(written) if isinstance(written, str) else written
+    except orjson.JSONDecodeError:
+        return written

@@ -22,10 +22,10 @@ def store(tmp_path) -> Iterator[Store]:
 def real_service(tmp_path_factory) -> Iterator[ServiceThread]:
     """Start the service with the real vLLM and the packaged model, once for all tests.
 
-    Two adapter slots, so that a batch of base and two adapters has every slot in use.
+    Three adapter slots, the fewest: live, previous, and the weights in practice.
     """
     sections = {
-        "engine": {"max_loras": 2, "kv_cache_gib": 1},
+        "engine": {"max_loras": 3, "kv_cache_gib": 1},
         "learner": {
             "enabled": False,
             "steps_per_cycle": 2,

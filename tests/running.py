@@ -4,7 +4,6 @@ import asyncio
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -18,6 +17,7 @@ import httpx
 import numpy as np
 
 import settings as configuration
+from agent.http_server import listen
 from agent.policy import PolicyClient
 from memory.embed import Embedding
 from service import Service
@@ -98,7 +98,7 @@ class ServiceThread:
         return is_ready(self.http)
 
     def _run(self) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as listener:
+        with listen("127.0.0.1", 0) as listener:
             try:
                 asyncio.run(self.service.run(listener))
             except BaseException as error:

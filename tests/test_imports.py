@@ -17,24 +17,28 @@ MAY_IMPORT = {
     "settings": {"agent", "learner", "graders", "memory"},
     "home": {"memory"},
     "service": {"home", "settings", "agent", "learner", "graders", "memory"},
+    "doctor": {"doctor", "home", "settings", "agent", "learner", "memory", "console"},
 }
 """memory <- graders <- learner, memory <- agent; agent and learner meet only at the top."""
 
-EXCEPTIONS = {("console/cli.py", "service")}
-"""``denizen serve`` starts the service in its own process; everything else goes over HTTP."""
+EXCEPTIONS = {("console/cli.py", "service"), ("console/cli.py", "doctor")}
+"""``denizen serve`` starts the service in its own process, ``denizen doctor`` needs none;
+everything else goes over HTTP.
+"""
 
 HOMES = {
     "sqlite_utils": {"memory"},
     "faiss": {"memory/index.py"},
     "sentence_transformers": {"memory/embed.py"},
-    "torch": {"learner", "agent/base_model.py", "agent/cpu_lora.py"},
-    "transformers": {"learner", "agent/base_model.py"},
+    "torch": {"learner", "agent/base_model.py", "agent/cpu_lora.py", "agent/grouped_lora.py"},
+    "transformers": {"learner", "agent/base_model.py", "memory/embed.py"},
     "peft": {"learner/lora_model.py"},
     "reasoning_gym": {"graders/reasoning.py", "console/demo_traffic.py"},
     "openai": {"console/demo_traffic.py"},
-    "aiohttp": {"agent/policy.py", "agent/engine.py"},
+    "aiohttp": {"agent/policy.py"},
     "apscheduler": {"agent/scheduler.py"},
     "httpx": {"console/client.py"},
+    "python_multipart": {"learner/uploads.py"},
     "typer": {"console"},
     "rich": {"console"},
 }

@@ -40,7 +40,17 @@ def test_the_command_line_wins_over_the_environment_and_that_over_the_file(tmp_p
         ("[server]\nport = 70000", "server.port"),
         ("[promotion]\nmode = 'yolo'", "promotion.mode"),
         ("not toml", "denizen.toml"),
-        ("[learner]\nrank = 64", "engine.max_lora_rank"),
+        (
+            "[learner]\nrank = 20",
+            "learner.rank is 20, above engine.max_lora_rank 16: raise engine.max_lora_rank to 32",
+        ),
+        ("[engine]\nmax_lora_rank = 20", "engine.max_lora_rank.*1, 8, 16, 32"),
+        ("[engine]\nmax_loras = 2", "engine.max_loras is 2, but 3 versions"),
+        (
+            "[engine]\nmax_loras = 3\npin_sessions = true",
+            "engine.max_loras is 3, but 4 versions.*engine.pin_sessions",
+        ),
+        ("[engine]\nextra_args = ['--port', '1']", "engine.extra_args.*--port is set"),
         ("[server]\nhost = '0.0.0.0'", "auth.admin_keys"),
     ],
 )
@@ -54,6 +64,16 @@ def test_a_variable_that_is_no_setting_is_an_error_and_not_silence(tmp_path, mon
     monkeypatch.setenv(name, "4")
     with pytest.raises(ConfigError, match=name.rpartition("__")[2].lower() + "|" + name):
         settings.load(tmp_path)
+
+
+def test_two_slots_suffice_where_nothing_is_practised_beside_the_live_version(tmp_path):
+    text = "[engine]\nmax_loras = 2\n[learner]\nenabled = false"
+    assert load(tmp_path, text).engine.max_loras == 2
+
+
+def test_a_rank_comes_from_the_environment_too(tmp_path, monkeypatch):
+    monkeypatch.setenv("DENIZEN_ENGINE__MAX_LORA_RANK", "32")
+    assert settings.load(tmp_path).engine.max_lora_rank == 32
 
 
 def test_serve_exits_with_2_and_names_the_setting(tmp_path):

@@ -2,6 +2,7 @@ import hashlib
 import json
 import multiprocessing
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -31,6 +32,17 @@ def test_preparing_twice_converts_once(tmp_path, monkeypatch):
     monkeypatch.setattr(base_model, "_convert", lambda *_: pytest.fail("converted again"))
     assert prepare_packaged_model(tmp_path / "models", said.append) == folder
     assert len(said) == 2
+
+
+@pytest.mark.usefixtures("fast_conversion")
+def test_progress_bars_of_the_conversion_are_not_shown(tmp_path, monkeypatch, capsys):
+    def convert_with_a_bar(gguf: Path, out: Path) -> None:
+        print("Loading weights: 100%", file=sys.stderr)
+        write_model(gguf, out)
+
+    monkeypatch.setattr(base_model, "_convert", convert_with_a_bar)
+    prepare_packaged_model(tmp_path, str)
+    assert capsys.readouterr().err == ""
 
 
 @pytest.mark.usefixtures("fast_conversion")

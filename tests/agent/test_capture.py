@@ -1,5 +1,7 @@
 import copy
 
+import pytest
+
 from agent.capture import Capture
 
 
@@ -59,6 +61,34 @@ def test_interleaved_tool_calls_stay_apart():
         ("a", "add", '{"x": 1}'),
         ("b", "mul", '{"y": 2}'),
     ]
+
+
+def test_the_tool_calls_of_a_whole_answer_are_shown_as_they_came_and_kept():
+    calls = [
+        {"id": name, "type": "function", "function": {"name": name, "arguments": '{"x": 1}'}}
+        for name in ("b", "a")
+    ]
+    message = {"role": "assistant", "content": None, "tool_calls": calls}
+    body = {
+        "id": "chatcmpl-1",
+        "choices": [{"index": 0, "message": message, "finish_reason": "tool_calls"}],
+    }
+    kept = capture()
+    assert kept.answer(copy.deepcopy(body))["choices"][0]["message"] == message
+    assert kept.choices[0].message() == message | {"content": ""}
+
+
+@pytest.mark.parametrize("delta", [{}, {"content": ""}, {"content": None}])
+def test_a_token_inside_tool_markup_is_kept_and_not_shown(delta):
+    kept = capture()
+    choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": None}
+    markup = {"id": "chatcmpl-1", "choices": [choice | {"token_ids": [33]}]}
+    assert kept.chunk(copy.deepcopy(markup)) is None
+    assert kept.choices[0].token_ids == [33]
+    asked = capture(asked_token_ids=True)
+    assert asked.chunk(copy.deepcopy(markup))["choices"][0]["delta"] == delta
+    last = {"id": "chatcmpl-1", "choices": [choice | {"finish_reason": "tool_calls"}]}
+    assert kept.chunk(last) is not None
 
 
 def test_a_chunk_that_exists_only_for_the_record_is_not_shown():

@@ -116,7 +116,7 @@ def test_the_pipe_is_not_inherited_by_the_child(leash):
 def test_nice_lowers_the_childs_priority(leash):
     code = "import os; print(os.nice(0))"
     output = leash(sys.executable, "-c", code, options=("--nice", "7")).process.communicate()[0]
-    assert int(output) == os.nice(0) + 7
+    assert int(output) == min(os.nice(0) + 7, 19)  # the kernel knows nothing above 19
 
 
 def test_closing_the_pipe_ends_the_whole_group_within_the_grace(leash):

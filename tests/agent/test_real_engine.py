@@ -1,6 +1,5 @@
 """The engine side against the real vLLM: right numbers in mixed batches, and the fake's shapes."""
 
-import asyncio
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -8,10 +7,11 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
+from safetensors.numpy import load_file, save_file
 
 from agent.adapter_slot import AdapterSlot
-from agent.base_model import model_config
 from agent.policy import PolicyClient
+from bench.adapters import write_adapter
 from memory.errors import AdapterError
 from tests.fake_engine import FakeEngine
 
@@ -19,35 +19,13 @@ pytestmark = [pytest.mark.engine, pytest.mark.asyncio(loop_scope="module")]
 
 FIRST, SECOND = "denizen-000901", "denizen-000902"
 QUESTION = [{"role": "user", "content": "What is 2 times 5? Answer briefly."}]
-MIXED_BATCH_TOLERANCE = 0.05
-"""bfloat16 sums may differ with the batch; the fault that this guards against was 0.18."""
 
 
-def write_adapter(
-    folder: Path, config: dict[str, Any], *, seed: int, scale: float, module: str = "q_proj"
-) -> None:
-    """Write a rank-8 adapter on one module of each layer; ``scale`` 0 makes it do nothing."""
-    torch = pytest.importorskip("torch")
-    from safetensors.torch import save_file
-
-    torch.manual_seed(seed)
-    hidden, rank = config["hidden_size"], 8
-    tensors = {}
-    for layer in range(config["num_hidden_layers"]):
-        prefix = f"base_model.model.model.layers.{layer}.self_attn.{module}"
-        tensors[f"{prefix}.lora_A.weight"] = torch.randn(rank, hidden) / hidden**0.5
-        tensors[f"{prefix}.lora_B.weight"] = torch.randn(hidden, rank) * scale
-    folder.mkdir(parents=True)
-    save_file(tensors, folder / "adapter_model.safetensors")
-    described = {
-        "peft_type": "LORA",
-        "task_type": "CAUSAL_LM",
-        "r": rank,
-        "lora_alpha": 16,
-        "target_modules": [module],
-        "bias": "none",
-    }
-    (folder / "adapter_config.json").write_text(json.dumps(described), encoding="utf-8")
+def rename_modules(folder: Path, old: str, new: str) -> None:
+    """Have the adapter in ``folder`` name modules that the model does not have."""
+    weights, config = folder / "adapter_model.safetensors", folder / "adapter_config.json"
+    save_file({name.replace(old, new): it for name, it in load_file(weights).items()}, weights)
+    config.write_text(config.read_text("utf-8").replace(old, new), encoding="utf-8")
 
 
 class Folder:
@@ -63,13 +41,12 @@ class Folder:
 @pytest.fixture(scope="module")
 def home(real_service, tmp_path_factory) -> Path:
     home = tmp_path_factory.mktemp("adapters")
-    config = model_config(real_service.model_dir)
-    write_adapter(home / FIRST, config, seed=1, scale=0.5)
-    write_adapter(home / SECOND, config, seed=2, scale=0.5)
-    write_adapter(home / "denizen-000903", config, seed=3, scale=0.0)
-    write_adapter(home / "denizen-000904", config, seed=4, scale=0.5, module="c_attn")
-    write_adapter(home / "denizen-000905", config, seed=5, scale=0.5)
-    weights = home / "denizen-000905" / "adapter_model.safetensors"
+    model = real_service.model_dir
+    write_adapter(home / FIRST, model, seed=1)
+    write_adapter(home / SECOND, model, seed=2)
+    write_adapter(home / "denizen-000903", model, seed=3, scale=0.0)
+    rename_modules(write_adapter(home / "denizen-000904", model, seed=4), "_proj", "_layer")
+    weights = write_adapter(home / "denizen-000905", model, seed=5) / "adapter_model.safetensors"
     weights.write_bytes(weights.read_bytes()[:5000])
     return home
 
@@ -83,7 +60,7 @@ async def client(real_service) -> AsyncIterator[PolicyClient]:
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def slot(client, home) -> AsyncIterator[AdapterSlot]:
     slot = AdapterSlot([client], Folder(home))
-    await slot.reload_after_restart()
+    await slot.restore(client)
     await slot.publish(FIRST)
     await slot.publish(SECOND)
     yield slot
@@ -96,15 +73,6 @@ async def logprobs(client: PolicyClient, model: str) -> list[float]:
     body = {"model": model, "messages": QUESTION, "max_tokens": 3, "temperature": 0}
     answer = await client.chat({**body, "logprobs": True})
     return [entry["logprob"] for entry in answer["choices"][0]["logprobs"]["content"]]
-
-
-async def test_a_mixed_batch_answers_as_each_model_does_alone(slot, client):
-    models = ["base", FIRST, SECOND]
-    alone = {model: await logprobs(client, model) for model in models}
-    assert len({values[0] for values in alone.values()}) == 3
-    mixed = await asyncio.gather(*(logprobs(client, model) for model in models * 4))
-    for model, values in zip(models * 4, mixed, strict=True):
-        assert values[0] == pytest.approx(alone[model][0], abs=MIXED_BATCH_TOLERANCE), model
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,10 @@ LEARNER = {
 
 def right_answer(model: str, messages: list) -> str:
     """An adapter gives the bare product, the base model rambles around it."""
-    left, right = messages[-1]["content"].removesuffix(" = ?").split(" * ")
+    task = messages[-1]["content"]
+    if " * " not in task:  # whoever looks whether the engine moves says hello
+        return "hello"
+    left, right = task.removesuffix(" = ?").split(" * ")
     product = int(left) * int(right)
     return str(product) if model != "base" else f"the product of these two numbers is {product} ."
 
