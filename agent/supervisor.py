@@ -13,12 +13,12 @@ from agent.engine import Progress, VllmProcess
 from agent.errors import EngineStartError
 from agent.policy import PolicyClient
 
-LOOK_INTERVAL_S = 10.0
-LOOK_TIMEOUT_S = 25.0
-HANG_AFTER_S = 40.0
-"""Without a token in this time an engine hangs. A look begins at most ``LOOK_INTERVAL_S`` after the
-one before and takes ``LOOK_TIMEOUT_S`` and three ``HEALTH_TIMEOUT_S``, so that it is found within
-60 s; one look that fails, as on a machine too busy to answer in 5 s, ends nothing."""
+LOOK_INTERVAL_S = 6.0
+LOOK_TIMEOUT_S = 15.0
+HANG_AFTER_S = 30.0
+"""Without a token in this time an engine hangs. A look takes up to ``LOOK_TIMEOUT_S`` and once
+``HEALTH_TIMEOUT_S``, so one that fails, as on a machine too busy to answer, ends nothing, and two
+find a hang within 60 s."""
 PAUSES_S = (0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0)
 """Before each start after a failure. One failure costs no time; a loop of them soon waits."""
 WELL_AFTER_S = 120.0

@@ -91,17 +91,16 @@ async def _tokens_per_s(
 ) -> float:
     """Send ``concurrency`` requests at once and return the tokens they got in a second together."""
     began = time.perf_counter()
+    body = {
+        "model": model,
+        "max_tokens": num_tokens,
+        "ignore_eos": True,
+        "temperature": 1.0,
+        "top_p": 1.0,  # vLLM sorts the vocabulary for any other, which would hide what is compared
+    }
     await asyncio.gather(
         *(
-            client.chat(
-                {
-                    "model": model,
-                    "messages": _question(number),
-                    "max_tokens": num_tokens,
-                    "ignore_eos": True,
-                    "temperature": 1.0,
-                }
-            )
+            client.chat(body | {"messages": _question(number), "cache_salt": _salt()})
             for number in range(concurrency)
         )
     )
@@ -136,10 +135,15 @@ async def _first_token(client: PolicyClient, model: str, number: int) -> float:
         "max_tokens": 1,
         "temperature": 0,
         "logprobs": True,
-        "cache_salt": secrets.token_hex(8),  # computed afresh, not read from the prefix cache
+        "cache_salt": _salt(),
     }
     answer = await client.chat(body)
     return float(answer["choices"][0]["logprobs"]["content"][0]["logprob"])
+
+
+def _salt() -> str:
+    """Return what makes a prompt be computed afresh, not read from the prefix cache."""
+    return secrets.token_hex(8)
 
 
 def _question(number: int) -> list[dict[str, str]]:
