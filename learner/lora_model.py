@@ -5,7 +5,6 @@ Knows nothing of losses or optimizers. The base is frozen; the adapter's weights
 
 import json
 from pathlib import Path
-from typing import Any
 
 import torch
 from peft import (
@@ -24,6 +23,9 @@ from learner.adapter_weights import WEIGHTS_NAME
 from learner.errors import TrainingError
 from learner.trainer_config import TrainerConfig
 from memory.errors import AdapterError
+
+_NAMES = {"rank": "r", "alpha": "lora_alpha", "target_modules": "target_modules"}
+"""What two adapters share when one continues the other: our name, peft's name."""
 
 
 def load_model(model_dir: Path, config: TrainerConfig) -> PeftModel:
@@ -55,25 +57,30 @@ def load_model(model_dir: Path, config: TrainerConfig) -> PeftModel:
     return model.eval()  # no dropout: trainer and sampler must be the same function
 
 
-def load_adapter(model: PeftModel, folder: Path, config: TrainerConfig) -> None:
+def continuing(config: TrainerConfig, folder: Path) -> TrainerConfig:
+    """Return the settings with rank, alpha and layers of the adapter that is to be continued.
+
+    Raises:
+        AdapterError: its configuration cannot be read.
+    """
+    try:
+        found = json.loads((folder / CONFIG_NAME).read_text(encoding="utf-8"))
+        shape = {own: found[name] for own, name in _NAMES.items()}
+        return TrainerConfig.model_validate(config.model_dump() | shape)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise AdapterError(f"cannot read the parent adapter {folder.name}: {error}") from error
+
+
+def load_adapter(model: PeftModel, folder: Path) -> None:
     """Copy an earlier adapter's weights into the model's.
 
     Raises:
         AdapterError: it does not fit; names expected and found.
     """
     try:
-        found_config = json.loads((folder / CONFIG_NAME).read_text(encoding="utf-8"))
         state = load_file(folder / WEIGHTS_NAME)
     except (OSError, ValueError, SafetensorError) as error:
         raise AdapterError(f"cannot read the parent adapter {folder.name}: {error}") from error
-    for name, expected in _shape_of(config).items():
-        found = found_config.get(name)
-        if name == "target_modules":
-            found = sorted(found or ())
-        if found != expected:
-            raise AdapterError(
-                f"parent adapter {folder.name}: {name} is expected as {expected}, found {found}"
-            )
     own = get_peft_model_state_dict(model)
     for name in sorted(own.keys() | state.keys()):
         expected_shape = tuple(own[name].shape) if name in own else None
@@ -97,7 +104,10 @@ def save_adapter(model: PeftModel, folder: Path, config: TrainerConfig, *, base_
         for name, tensor in get_peft_model_state_dict(model).items()
     }
     save_file(state, folder / WEIGHTS_NAME, metadata={"format": "pt"})
-    fields = _shape_of(config) | {
+    fields = {
+        "lora_alpha": config.alpha,
+        "r": config.rank,
+        "target_modules": sorted(config.target_modules),
         "base_model_name_or_path": base_name,
         "bias": "none",
         "inference_mode": True,
@@ -110,12 +120,3 @@ def save_adapter(model: PeftModel, folder: Path, config: TrainerConfig, *, base_
     }
     text = json.dumps(fields, indent=2, sort_keys=True) + "\n"
     (folder / CONFIG_NAME).write_text(text, encoding="utf-8")
-
-
-def _shape_of(config: TrainerConfig) -> dict[str, Any]:
-    """Return what two adapters must share for one to continue the other, in peft's names."""
-    return {
-        "lora_alpha": config.alpha,
-        "r": config.rank,
-        "target_modules": sorted(config.target_modules),
-    }

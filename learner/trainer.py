@@ -21,7 +21,7 @@ from torch.nn.functional import cross_entropy
 
 from learner import microbatches
 from learner.errors import NoSignalError, RowError, TrainingError
-from learner.lora_model import load_adapter, load_model, save_adapter
+from learner.lora_model import continuing, load_adapter, load_model, save_adapter
 from learner.losses import LossStats, policy_loss
 from learner.microbatches import MicroBatch
 from learner.rows import TrainingRow
@@ -68,19 +68,22 @@ class Trainer:
         Args:
             model_dir: the base model as a Hugging Face folder.
             config: shape of the adapter and of the steps.
-            parent_adapter: folder of the adapter to continue from; same rank, alpha and layers.
+            parent_adapter: folder of the adapter to continue from; its rank, alpha and layers are
+                kept, whatever ``config`` says of them.
 
         Raises:
             TrainingError: the base model cannot be loaded.
-            AdapterError: the parent does not fit ``config``; names expected and found.
+            AdapterError: the parent cannot be read or fits no such model.
         """
+        if parent_adapter is not None:
+            config = continuing(config, parent_adapter)
         self.config = config
         self._base_name = model_dir.resolve().name
         self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         torch.manual_seed(config.seed)
         self._model = load_model(model_dir, config).to(self._device)
         if parent_adapter is not None:
-            load_adapter(self._model, parent_adapter, config)
+            load_adapter(self._model, parent_adapter)
         self._causal_lm: Any = self._model.get_base_model()
         self._parameters = [p for p in self._model.parameters() if p.requires_grad]
         # No weight decay: it would move the weights even where the gradient is zero.

@@ -6,7 +6,10 @@ from pydantic import BaseModel, ConfigDict, Field
 
 
 class TrainerConfig(BaseModel):
-    """How the adapter is shaped and how an optimizer step is made."""
+    """How the adapter is shaped and how an optimizer step is made.
+
+    A version that is continued keeps its own rank, alpha and layers.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
