@@ -165,16 +165,24 @@ class AdapterSlot:
         if not all(engine.has(version) for engine in self._engines.up()):
             await self._engines.load(version, await self._path_of(version), probe=True)
 
-    def move(self, version: str) -> None:
+    def is_published(self, version: str) -> bool:
+        """Say whether an engine can answer as the version just now; "base" needs none."""
+        return version == BASE or bool(self._engines.able(version))
+
+    def move(self, version: str, *, previous: str | None = None) -> None:
         """Make a published version (or "base") the live one, at once.
+
+        Args:
+            version: what answers from now on.
+            previous: what a rollback would go to; None: what was live until now.
 
         Raises:
             ConflictError: the version is not loaded: publish it first.
         """
-        if version != BASE and not self._engines.able(version):
+        if not self.is_published(version):
             raise ConflictError(f"{version} is not loaded in an engine: publish it first")
         if version != self._live:
-            self._previous, self._live = self._live, version
+            self._previous, self._live = previous or self._live, version
         for engine in self._engines:  # one may have come up since
             if engine.is_up and not engine.can_answer_as(version):
                 self._repairs.start(engine)

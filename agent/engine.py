@@ -83,8 +83,8 @@ class VllmProcess:
                 the others are its last ones.
         """
         began = time.monotonic()
-        await self._spawn()
         try:
+            await self._spawn()
             async with PolicyClient(self.url, self.api_key) as client:
                 async with asyncio.timeout(self.config.start_timeout_s):
                     await self._until_healthy(client, began, progress)
@@ -94,6 +94,8 @@ class VllmProcess:
             raise await self._start_error(
                 f"vLLM was not ready after engine.start_timeout_s, {time.monotonic() - began:.0f} s"
             ) from error
+        except OSError as error:  # no memory or descriptors for one more process
+            raise await self._start_error(f"vLLM could not be started: {error}") from error
         except BaseException:
             await self.stop()
             raise

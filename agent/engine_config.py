@@ -1,6 +1,7 @@
 """The settings of ``[engine]``, and what of them can be judged without a model or a machine."""
 
 from typing import Literal
+from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
@@ -66,6 +67,18 @@ class EngineConfig(BaseModel):
 
     extra_args: tuple[str, ...] = ()
     """More arguments for vLLM's server, such as ``--seed``; none that the service sets itself."""
+
+    @field_validator("urls")
+    @classmethod
+    def _urls_hold_no_key(cls, urls: tuple[str, ...]) -> tuple[str, ...]:
+        """Addresses are shown and logged, so what is secret has a place of its own."""
+        for url in urls:
+            parts = urlsplit(url)
+            if parts.scheme not in {"http", "https"} or not parts.hostname:
+                raise ValueError("an engine's URL looks like http://127.0.0.1:8001")
+            if "@" in parts.netloc:
+                raise ValueError("user and password do not belong into a URL: set engine.api_key")
+        return urls
 
     @field_validator("max_lora_rank")
     @classmethod

@@ -9,6 +9,7 @@ which version is live nor where adapter files come from.
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
@@ -21,6 +22,8 @@ from memory.errors import AdapterError, UnavailableError
 from memory.version_store import BASE
 
 NAME_PREFIX = "denizen-"  # of versions and of weights in practice
+TOUCH_TOKEN_IDS = [1]
+TOUCH_TIMEOUT_S = 30.0
 ROOM_TIMEOUT_S = 20.0
 """How long a load waits for its turn and for room: longer than one unload that hangs."""
 
@@ -150,6 +153,7 @@ class EngineSlots:
             try:
                 adapter = self._adapters.get(name)
                 if adapter is None:
+                    await self._touch_all()
                     adapter = self._adapters[name] = _Adapter(path)
                     await self._put(name, path)
                 if probe and not adapter.is_proven:
@@ -245,6 +249,20 @@ class EngineSlots:
         """Say what holds each place, for people."""
         held = [f"{name} ({self._leases[name]} in use)" for name in self._adapters]
         return ", ".join([*held, *(f"{name} (being unloaded)" for name in self._unloads)])
+
+    async def _touch_all(self) -> None:
+        """Use every adapter once, so that none of them makes way for the next.
+
+        vLLM's unload forgets a name and keeps its weights; what a load pushes out is what was used
+        least recently, and an adapter pushed out is read again from its folder, unverified, at its
+        next request.
+        """
+        async with asyncio.timeout(TOUCH_TIMEOUT_S):
+            await asyncio.gather(*map(self._touch, self._adapters))
+
+    async def _touch(self, name: str) -> None:
+        with suppress(EngineRejectedError):  # lost, as the next look will find
+            await self.client.prompt_logprobs(name, TOUCH_TOKEN_IDS)
 
     async def _put(self, name: str, path: Path) -> None:
         """Load ``name``; what the engine has under that name already is of another life."""

@@ -14,7 +14,7 @@ from agent.base_model import model_config
 from agent.engine_config import EngineConfig
 from agent.errors import BaseModelError, EngineStartError
 from agent.machine_memory import available_bytes
-from agent.vllm_command import PLUGIN, chat_template, is_cpu_build
+from agent.vllm_command import PLUGINS, chat_template, is_cpu_build
 from memory.errors import ConfigError
 
 OVERHEAD_BYTES = 2_300_000_000
@@ -46,7 +46,7 @@ def check(config: EngineConfig, model: Path) -> list[str]:
 
 
 def check_installed() -> None:
-    """Check that vLLM is there, and that it will find our plugin.
+    """Check that vLLM is there, and that it will find our plugins.
 
     Raises:
         EngineStartError: one of them is missing.
@@ -55,10 +55,11 @@ def check_installed() -> None:
         raise EngineStartError(
             "vLLM is not installed: run make, or name a server with --engine-url"
         )
-    if PLUGIN not in {entry.name for entry in entry_points(group="vllm.general_plugins")}:
+    found = {entry.name for entry in entry_points(group="vllm.general_plugins")}
+    if missing := sorted(set(PLUGINS) - found):
         raise EngineStartError(
-            f"vLLM would not find the plugin {PLUGIN}, without which adapters answer wrongly "
-            "on a CPU: install this project (pip install --no-deps -e .)"
+            f"vLLM would not find {', '.join(missing)}, without which it answers wrongly or "
+            "ends on a CPU: install this project (pip install --no-deps -e .)"
         )
 
 

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from agent.engine_slots import EngineSlots
+from agent.errors import EngineError
 from memory.errors import DenizenError
 from memory.version_store import BASE
 
@@ -85,8 +86,12 @@ class Repairs:
     async def _until_whole(self, engine: EngineSlots, tried: asyncio.Event) -> None:
         while True:
             life = engine.life
-            if await self._mend(engine):
-                return
+            try:
+                if await self._mend(engine):
+                    return
+            except Exception as error:  # a loop that ended would leave the engine down for good
+                logger.exception("mending engine %s failed", engine.client.base_url)
+                self._failed(engine, EngineError(f"{type(error).__name__}: {error}"))
             tried.set()
             if not engine.is_up or engine.life == life:  # else it restarted meanwhile
                 await asyncio.sleep(REPAIR_PAUSE_S)

@@ -7,6 +7,7 @@ passes two callbacks.
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 
 from agent.diagnosis import ANSWERS_NOTHING, COMPUTES_NOTHING
 from agent.engine import Progress, VllmProcess
@@ -33,7 +34,7 @@ async def supervise(
 ) -> None:
     """Keep the engine running until cancelled, and stop it then.
 
-    After each start ``on_ready`` is awaited; after each end, hang or failed start
+    After each start ``on_ready`` runs; after each end, hang or failed start
     ``on_down(reason)``, whose first line says what is the matter, and then the next pause.
     """
     failures = 0
@@ -46,8 +47,7 @@ async def supervise(
                 reason = error.message
             else:
                 ready_at = time.monotonic()
-                await on_ready()
-                reason = await _until_useless(engine)
+                reason = await _serve(engine, on_ready)
             await on_down(reason)
             await engine.stop()
             if ready_at is not None and time.monotonic() - ready_at >= WELL_AFTER_S:
@@ -58,6 +58,17 @@ async def supervise(
             await asyncio.sleep(pause_s)
     finally:
         await engine.stop()
+
+
+async def _serve(engine: VllmProcess, on_ready: Callable[[], Awaitable[None]]) -> str:
+    """Tell that the engine is ready, which may hang with it; return why it no longer serves."""
+    telling = asyncio.ensure_future(on_ready())
+    try:
+        return await _until_useless(engine)
+    finally:
+        telling.cancel()
+        with suppress(asyncio.CancelledError):
+            await telling
 
 
 async def _until_useless(engine: VllmProcess) -> str:

@@ -13,7 +13,7 @@ from pathlib import Path
 from agent.base_model import FOLDER as PACKAGED_MODEL
 from agent.engine_config import EngineConfig
 
-PLUGIN = "denizen_cpu_lora"
+PLUGINS = ("denizen_cpu_lora", "denizen_cpu_seed")
 TOOL_TEMPLATE = Path(__file__).parent / "templates/smollm2_hermes.jinja"
 """For the packaged model, whose own template renders no tools; without tools both say the same."""
 
@@ -63,9 +63,9 @@ def environment(config: EngineConfig, api_key: str) -> dict[str, str]:
 
 
 def _plugins(outer: Mapping[str, str]) -> dict[str, str]:
-    """Let our plugin in where an allow-list is set."""
+    """Let our plugins in where an allow-list is set."""
     allowed = outer.get("VLLM_PLUGINS")
-    return {} if allowed is None else {"VLLM_PLUGINS": f"{allowed},{PLUGIN}"}
+    return {} if allowed is None else {"VLLM_PLUGINS": ",".join([allowed, *PLUGINS])}
 
 
 def is_cpu_build() -> bool:

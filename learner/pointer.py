@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from memory.cycle_store import CycleStore
-from memory.errors import ConflictError, InvalidRequestError
+from memory.errors import ConflictError, InvalidRequestError, UnavailableError
 from memory.types import CycleState, VersionStatus
 from memory.version_store import BASE, VersionStore
 
@@ -24,8 +24,11 @@ class Publisher(Protocol):
     async def publish(self, version: str) -> None:
         """Verify, load and probe a version; raises, and changes nothing, when it cannot answer."""
 
-    def move(self, version: str) -> None:
-        """Let a published version answer from the next request on."""
+    def is_published(self, version: str) -> bool:
+        """Say whether the version can answer just now."""
+
+    def move(self, version: str, *, previous: str) -> None:
+        """Let a published version answer from the next request on; keep ``previous`` ready."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -165,11 +168,13 @@ class Pointer:
             raise ConflictError(f"{to} is tainted: what taught it was erased")
         if to != BASE:
             await self._publisher.publish(to)
-        # Nothing is awaited from here on: what was just published cannot be unloaded in between.
+        # Nothing is awaited from here on: what is published now is so when the move is recorded.
+        if not self._publisher.is_published(to):
+            raise UnavailableError(f"the engine went down while {to} was published; try again")
         self._versions.move_pointer(
             expected=live, to=to, kind=kind, reason=reason, actor=actor, forced=forced
         )
-        self._publisher.move(to)
+        self._publisher.move(to, previous=self._versions.previous() or BASE)
         return Move(moved=True, from_version=live, to_version=to)
 
 

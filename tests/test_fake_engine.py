@@ -121,6 +121,15 @@ def test_an_adapter_beyond_the_slots_is_taken_and_the_least_used_weights_go(tmp_
         assert (set(engine.adapters), engine.adapters.most_held) == ({"b", "c"}, 3)
 
 
+def test_unloaded_weights_stay_until_others_put_them_out(tmp_path):
+    with FakeEngine(max_loras=2) as engine:
+        for name in "ab":
+            load(engine, name, tmp_path)
+        httpx.post(f"{engine.url}/v1/unload_lora_adapter", json={"lora_name": "b"})
+        load(engine, "c", tmp_path)
+        assert engine.adapters.num_evictions == 1  # of a, which was used before b
+
+
 def test_a_load_is_refused_by_name_or_always(engine, tmp_path):
     engine.control(refuse_load={"denizen-000002": 500})
     assert load(engine, "denizen-000001", tmp_path).status_code == 200

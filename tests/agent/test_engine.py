@@ -106,6 +106,17 @@ with FakeEngine(port={port}) as engine:
     assert not engine.is_running
 
 
+async def test_a_process_that_cannot_be_started_is_a_failed_start(make: Make, monkeypatch):
+    async def full(*_: object, **__: object) -> None:
+        raise OSError(12, "Cannot allocate memory")
+
+    engine = make()
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", full)
+    with pytest.raises(EngineStartError, match="Cannot allocate memory"):
+        await engine.start(print)
+    assert not engine.is_running
+
+
 async def test_cancelling_a_start_leaves_no_process(make: Make):
     engine = make(SLEEPS)
     starting = asyncio.create_task(engine.start(str))

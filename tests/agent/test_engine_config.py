@@ -54,6 +54,13 @@ def test_an_argument_that_the_service_sets_is_recognised(argument, flag):
     assert reserved_flag(argument) == flag
 
 
+@pytest.mark.parametrize("url", ["http://user:SECRET@host:1", "http://SECRET@host", "host:8001"])
+def test_an_engines_address_is_a_plain_one_and_no_key_in_it_is_shown(url):
+    with pytest.raises(ValidationError, match="urls") as caught:
+        EngineConfig(urls=(url,))
+    assert "SECRET" not in str(caught.value.errors(include_input=False))
+
+
 def test_extra_arguments_may_not_override_the_services_own_and_no_value_is_shown():
     with pytest.raises(ValidationError, match="--api-key is set by the service") as caught:
         EngineConfig(extra_args=("--seed", "7", "--api-key=SECRET"))

@@ -10,6 +10,7 @@ from agent import engine_slots, metrics, unloads
 from agent.engine_slots import NoRoomError
 from memory.errors import DenizenError
 from tests.agent.slots import V1, V2, V3, V4, V5, ask, go_live, wait_for
+from tests.fake_engine import FakeEngine
 
 STEPS = [f"denizen-000007-step-{number:02d}" for number in range(1, 6)]
 
@@ -83,6 +84,22 @@ async def test_three_places_are_enough_to_learn_beside_a_live_version(make_up, e
     slot.unload(STEPS[-1])
     await go_live(slot, V3)
     assert engine.adapters.most_held == 3
+
+
+async def test_steps_of_learning_push_out_no_version_that_nobody_asked_for_meanwhile(
+    make_up, tmp_path
+):
+    with FakeEngine(max_loras=4) as engine:
+        slot = await make_up(engine, max_resident=4)
+        await go_live(slot, V1)
+        await go_live(slot, V2)
+        for before, step in pairwise([None, *STEPS]):
+            if before is not None:
+                slot.unload(before)
+            await slot.load_ephemeral(step, tmp_path)
+        assert engine.adapters.num_evictions == 0
+        assert (await ask(slot)).startswith(V2)
+        assert (await ask(slot, V1)).startswith(V1)
 
 
 async def test_two_places_are_too_few_to_learn_beside_a_live_version(make_up, tmp_path, impatient):

@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from pathlib import Path
 
 import pytest
 
@@ -53,6 +54,7 @@ async def test_after_a_restart_the_live_version_is_loaded_and_probed_before_it_i
     ] == [
         ("load_lora_adapter", V2),
         *[("completions", model) for model in ("base", V2, "base")],
+        ("completions", V2),  # used, so that the next load does not push it out
         ("load_lora_adapter", V1),
         *[("completions", model) for model in ("base", V1, "base")],
         ("completions", V2),  # the chat
@@ -166,6 +168,22 @@ async def test_an_engine_that_restarts_empty_in_the_middle_of_traffic_never_answ
     await asyncio.wait_for(asyncio.gather(*chats), 20)
     assert set(answered) == {V1}
     assert refused > 0
+
+
+async def test_an_error_that_nobody_foresaw_does_not_end_the_repair(make_slot, files):
+    slot = make_slot(live=V1)
+    path_of, failures = files.path_of, iter([OSError(24, "Too many open files")])
+
+    async def sometimes(version: str) -> Path:
+        for failure in failures:
+            raise failure
+        return await path_of(version)
+
+    files.path_of = sometimes
+    await slot.reload_after_restart()
+    assert "Too many open files" in slot.not_ready()[0]
+    await wait_for(lambda: not slot.not_ready())
+    assert (await ask(slot)).startswith(V1)
 
 
 async def test_a_start_with_a_live_version_loads_it_first(make_slot, engine):

@@ -89,6 +89,22 @@ async def test_a_crashed_engine_is_started_again_at_once_at_the_same_address(mak
 
 
 @pytest.mark.usefixtures("quick")
+async def test_an_engine_that_hangs_while_its_adapters_load_is_found_too(make: Make):
+    engine = make()
+    reasons: Events = asyncio.Queue()
+
+    async def load() -> None:
+        await control(engine, hangs=True)
+        await asyncio.Event().wait()
+
+    supervising = asyncio.create_task(supervise(engine, load, reasons.put, str))
+    assert await told(reasons) == COMPUTES_NOTHING
+    supervising.cancel()
+    with suppress(asyncio.CancelledError):
+        await supervising
+
+
+@pytest.mark.usefixtures("quick")
 async def test_an_engine_that_computes_nothing_is_found_killed_and_started_again(make: Make):
     engine = make()
     async with supervised(engine) as events:

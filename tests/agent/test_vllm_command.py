@@ -29,7 +29,7 @@ def test_the_environment_holds_the_key_and_lets_the_plugin_in(monkeypatch):
     monkeypatch.setenv("VLLM_PLUGINS", "something_else")
     variables = environment(EngineConfig(kv_cache_gib=3), "KEY")
     assert variables["VLLM_API_KEY"] == "KEY"
-    assert variables["VLLM_PLUGINS"] == "something_else,denizen_cpu_lora"
+    assert variables["VLLM_PLUGINS"] == ("something_else,denizen_cpu_lora,denizen_cpu_seed")
     assert variables["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] == "True"
     assert variables["VLLM_CPU_KVCACHE_SPACE"] == "3"
     assert variables["HF_HUB_OFFLINE"] == "1"

@@ -3,7 +3,13 @@ import asyncio
 import pytest
 
 from learner.pointer import Pointer
-from memory.errors import AdapterError, ConflictError, InvalidRequestError, NotFoundError
+from memory.errors import (
+    AdapterError,
+    ConflictError,
+    InvalidRequestError,
+    NotFoundError,
+    UnavailableError,
+)
 from memory.types import CycleState, VersionStatus
 from tests import records
 
@@ -18,14 +24,19 @@ class FakePublisher:
         self.may_publish = asyncio.Event()
         self.may_publish.set()
         self.broken: set[str] = set()
+        self.is_up = True
 
     async def publish(self, version: str) -> None:
         await self.may_publish.wait()
         if version in self.broken:
             raise AdapterError(f"{version} has no effect")
 
-    def move(self, version: str) -> None:
+    def is_published(self, version: str) -> bool:
+        return self.is_up
+
+    def move(self, version: str, *, previous: str) -> None:
         self.moved.append(version)
+        self.previous = previous
 
 
 @pytest.fixture
@@ -98,6 +109,29 @@ async def test_rolling_back_twice_goes_back_twice_and_skips_what_was_rolled_back
     assert went_to == [names[1], names[0], "base"]
     with pytest.raises(ConflictError, match="nothing to roll back"):
         await pointer.rollback(actor="test", reason="x")
+
+
+async def test_what_a_rollback_would_go_to_is_kept_ready_after_a_rollback_too(
+    store, pointer, publisher
+):
+    names = [add(store, number) for number in (1, 2, 3)]
+    for name in names:
+        await pointer.promote(name, actor="test")
+    assert publisher.previous == names[1]
+    await pointer.rollback(actor="test", reason="x")
+    assert publisher.previous == names[0]
+    await pointer.rollback(actor="test", reason="x")
+    assert publisher.previous == "base"
+
+
+async def test_an_engine_that_goes_down_after_publishing_leaves_both_pointers_where_they_were(
+    store, pointer, publisher
+):
+    publisher.is_up = False
+    name = add(store, 1)
+    with pytest.raises(UnavailableError, match="went down"):
+        await pointer.promote(name, actor="test")
+    assert (pointer.live, publisher.moved, store.versions.moves()) == ("base", [], [])
 
 
 async def test_a_version_promoted_after_a_rollback_goes_back_past_the_one_rolled_back(
