@@ -1,23 +1,21 @@
-"""vLLM's HTTP routes besides chat, with the shapes of 0.32 and the faults that are ordered."""
+"""vLLM's other routes, with the shapes of 0.32 and the faults that are ordered."""
 
 import asyncio
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
 
 from tests.fake_engine.core import Core
-from tests.fake_engine.refusals import error, refusal
-from tests.fake_engine.tokens import logprob
+from tests.fake_engine.refusals import error
 
 if TYPE_CHECKING:
     from tests.fake_engine.server import FakeEngine
 
 
 class Api:
-    """Health, metrics, models, completions, tokens and adapters of one running server."""
+    """Health, metrics, models, tokens and adapters of one running server."""
 
     def __init__(self, engine: "FakeEngine", core: Core) -> None:
         self._engine = engine
@@ -28,7 +26,6 @@ class Api:
             web.get("/health", self._health),
             web.get("/metrics", self._metrics),
             web.get("/v1/models", self._models),
-            web.post("/v1/completions", self._completions),
             web.post("/tokenize", self._tokenize),
             web.post("/v1/load_lora_adapter", self._load),
             web.post("/v1/unload_lora_adapter", self._unload),
@@ -60,53 +57,10 @@ class Api:
             "permission": [],
         }
 
-    async def _completions(self, request: web.Request) -> web.Response:
-        body = await request.json()
-        refused = refusal(self._engine, body)
-        if refused is not None:
-            return refused
-        prompt = body["prompt"]
-        if isinstance(prompt, str):
-            prompt = self._engine.tokenize(prompt)
-        with self._core.running():
-            await self._core.compute(1, num_prompt=len(prompt))
-        return web.json_response(self._completion(body, prompt))
-
-    def _completion(self, body: Mapping[str, Any], prompt: list[int]) -> dict[str, Any]:
-        with_ids, model = body.get("return_token_ids"), body["model"]
-        weights = self._engine.weights_of(model)
-        entries: list[Any] = [None]
-        for position, token in enumerate(prompt[1:], start=1):
-            value = logprob(weights, position, token)
-            entries.append({str(token): {"logprob": value, "rank": 1, "decoded_token": "?"}})
-        choice = {
-            "index": 0,
-            "text": " .",
-            "logprobs": None,
-            "finish_reason": "length",
-            "stop_reason": None,
-            "token_ids": [3] if with_ids else None,
-            "prompt_logprobs": None if body.get("prompt_logprobs") is None else entries,
-            "prompt_token_ids": prompt if with_ids else None,
-        }
-        num_prompt = len(prompt)
-        return {
-            "id": "cmpl-0",
-            "object": "text_completion",
-            "created": int(time.time()),
-            "model": model,
-            "choices": [choice],
-            "usage": {
-                "prompt_tokens": num_prompt,
-                "total_tokens": num_prompt + 1,
-                "completion_tokens": 1,
-            },
-        }
-
     async def _tokenize(self, request: web.Request) -> web.Response:
         body = await request.json()
         ids = (
-            self._engine.prompt_ids(body["messages"])
+            self._engine.prompt_ids(body["messages"], body.get("tools") or [])
             if "messages" in body
             else self._engine.tokenize(body["prompt"])
         )

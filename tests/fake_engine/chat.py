@@ -11,6 +11,7 @@ from aiohttp import web
 from tests.fake_engine.answers import ChatAnswer
 from tests.fake_engine.choices import Choice
 from tests.fake_engine.core import Core
+from tests.fake_engine.faults import Switches
 from tests.fake_engine.refusals import refusal
 
 if TYPE_CHECKING:
@@ -77,31 +78,32 @@ class Chat:
             await self._core.compute(num_tokens)
             if chunk is None:
                 continue
-            if await self._breaks_off(request, response, num_sent):
+            if await breaks_off(switches, request, response, num_sent):
                 break
-            await response.write(_event(chunk))
+            await response.write(event(chunk))
             num_sent += 1
         await response.write(b"data: [DONE]\n\n")
         return response
 
-    async def _breaks_off(
-        self, request: web.Request, response: web.StreamResponse, num_sent: int
-    ) -> bool:
-        """Let a stream go wrong after ``num_sent`` chunks if that is ordered; True: it ends."""
-        switches = self._engine.switches
-        if num_sent == switches.cut_after_chunks:
-            assert request.transport is not None
-            request.transport.abort()
-            raise ConnectionResetError("cut by order of the test")
-        if num_sent == switches.stall_after_chunks:
-            await asyncio.Event().wait()
-        if num_sent == switches.error_after_chunks:
-            failure = {"message": "ordered by the test", "type": "InternalServerError"}
-            await response.write(_event({"error": {**failure, "param": None, "code": 500}}))
-            return True
-        return False
+
+async def breaks_off(
+    switches: Switches, request: web.Request, response: web.StreamResponse, num_sent: int
+) -> bool:
+    """Let a stream go wrong after ``num_sent`` chunks if that is ordered; True: it ends."""
+    if num_sent == switches.cut_after_chunks:
+        assert request.transport is not None
+        request.transport.abort()
+        raise ConnectionResetError("cut by order of the test")
+    if num_sent == switches.stall_after_chunks:
+        await asyncio.Event().wait()
+    if num_sent == switches.error_after_chunks:
+        failure = {"message": "ordered by the test", "type": "InternalServerError"}
+        await response.write(event({"error": {**failure, "param": None, "code": 500}}))
+        return True
+    return False
 
 
-def _event(content: Mapping[str, Any]) -> bytes:
+def event(content: Mapping[str, Any]) -> bytes:
+    """Return one server-sent event."""
     text = json.dumps(content, separators=(",", ":"), ensure_ascii=False)
     return f"data: {text}\n\n".encode()

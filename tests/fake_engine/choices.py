@@ -30,7 +30,7 @@ class Choice:
         self.pieces = [*pieces(text), ""]  # the last is the end-of-sequence token's text
         self.token_ids = [*token_ids, EOS]
         self.finish_reason = "stop"
-        limit = body.get("max_tokens") or body.get("max_completion_tokens")
+        limit = body.get("max_completion_tokens") or body.get("max_tokens")
         if limit is not None and limit < len(self.token_ids):
             self.pieces, self.token_ids = self.pieces[:limit], self.token_ids[:limit]
             self.finish_reason = "length"

@@ -15,6 +15,7 @@ from tests.fake_engine import tokens
 from tests.fake_engine.adapters import AdapterTable
 from tests.fake_engine.api import Api
 from tests.fake_engine.chat import Chat
+from tests.fake_engine.completions import Completions
 from tests.fake_engine.core import Core
 from tests.fake_engine.faults import Switches
 from tests.fake_engine.refusals import error
@@ -152,7 +153,8 @@ class FakeEngine:
     def _app(self) -> web.Application:
         app = web.Application(middlewares=[self._record], client_max_size=64 * 2**20)
         core = Core(self.switches)
-        app.add_routes([*Api(self, core).routes(), *Chat(self, core).routes()])
+        for part in (Api(self, core), Chat(self, core), Completions(self, core)):
+            app.add_routes(part.routes())
         app.add_routes(
             [
                 web.post("/control", self._control),

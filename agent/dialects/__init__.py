@@ -1,0 +1,1 @@
+"""The wire forms in which clients ask and are answered; the gateway knows only ``dialect.py``."""
