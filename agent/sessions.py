@@ -1,16 +1,26 @@
 """Which conversation a request continues.
 
 A conversation is recognised by a hash chain: the key of an answered call covers its messages and
-its answer, so a later request that begins with exactly these continues it. It does not read or
-write anything.
+its answer, so a later request that begins with exactly these continues it. The system prompt that
+opens a conversation has a key of its own, so that one that is written anew with each request (the
+date, the working folder) does not hide the conversation. It does not read or write anything.
 """
 
 import hashlib
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import orjson
 
 from memory.types import Message, message_text
+
+if TYPE_CHECKING:
+    from hashlib import _Hash
+
+KEY_LENGTH = 32  # hexadecimal digits: 128 bits
+SYSTEM_ROLES = {"system", "developer"}
+THOUGHT_ENDS = "</think>"
 
 
 def scope_of(session: str | None, user: str | None) -> str:
@@ -24,46 +34,82 @@ def scope_of(session: str | None, user: str | None) -> str:
     return "" if user is None else f"user:{user}"
 
 
-KEY_LENGTH = 32  # hexadecimal digits: 128 bits
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Keys:
+    """The keys of one request's history.
 
-
-def chain_key(messages: Sequence[Message], *, scope: str) -> str:
-    """Return the key of a conversation up to here.
-
-    Spelling that means the same (null, missing and empty content; parts of one text; spaces and
-    order in a tool call's arguments) gives the same key.
-
-    Args:
-        messages: from the first to the answer that ends the conversation so far.
-        scope: who speaks; equal conversations of different speakers are kept apart.
+    Spelling that means the same (null, missing and empty content; parts of one text; white space
+    around a text; spaces and order in a tool call's arguments) gives the same keys, and so does an
+    answer whose thoughts were left out.
     """
-    digest = hashlib.sha256(scope.encode())
-    for message in messages:
-        digest.update(orjson.dumps(_meaning(message), option=orjson.OPT_SORT_KEYS))
-    return digest.hexdigest()[:KEY_LENGTH]
+
+    system: str  # of the system messages that open it
+    request: str  # of all of it; equal for another attempt at the same request
+    answers: tuple[str, ...]  # of each beginning that ends with an answer, longest first
+    _chain: "_Hash"
+
+    @classmethod
+    def of(cls, messages: Sequence[Message], *, scope: str) -> "Keys":
+        """Hash a history once.
+
+        Args:
+            messages: the request's, from the first to the last.
+            scope: who speaks; equal conversations of different speakers are kept apart.
+        """
+        num_opening = _num_system(messages)
+        system, chain = hashlib.sha256(), hashlib.sha256(scope.encode())
+        for message in messages[:num_opening]:
+            system.update(meaning(message))
+        answers = []
+        for index, message in enumerate(messages[num_opening:], start=num_opening + 1):
+            chain.update(meaning(message))
+            if message.get("role") == "assistant" and index < len(messages):
+                answers.append(_hex(chain))
+        system_key, whole = _hex(system), chain.copy()
+        whole.update(system_key.encode())
+        return cls(
+            system=system_key, request=_hex(whole), answers=tuple(answers[::-1]), _chain=chain
+        )
+
+    def answered_by(self, answer: Message) -> str:
+        """Return the key under which a later request finds the call that got this answer."""
+        chain = self._chain.copy()
+        chain.update(meaning(answer))
+        return _hex(chain)
 
 
-def earlier_keys(messages: Sequence[Message], *, scope: str) -> list[str]:
-    """Return the keys under which the call that is continued may be stored, longest first."""
-    digest, keys = hashlib.sha256(scope.encode()), []
-    for message in messages[:-1]:
-        digest.update(orjson.dumps(_meaning(message), option=orjson.OPT_SORT_KEYS))
-        if message.get("role") == "assistant":
-            keys.append(digest.hexdigest()[:KEY_LENGTH])
-    return keys[::-1]
-
-
-def _meaning(message: Message) -> list[object]:
+def meaning(message: Message) -> bytes:
+    """Return what a message says, in one spelling."""
     calls = message.get("tool_calls")
     functions = [call.get("function") for call in calls or () if isinstance(call, dict)]
-    named = [[f.get("name"), _arguments(f)] for f in functions if isinstance(f, dict)]
-    return [message.get("role"), message_text(message), named, message.get("tool_call_id")]
+    named = [[f.get("name"), arguments_of(f)] for f in functions if isinstance(f, dict)]
+    said = [message.get("role"), spoken(message), named, message.get("tool_call_id")]
+    return orjson.dumps(said, option=orjson.OPT_SORT_KEYS)
 
 
-def _arguments(function: dict[str, object]) -> object:
+def spoken(message: Message) -> str:
+    """Return a message's text without the thoughts that lead an answer."""
+    text = message_text(message)
+    if message.get("role") == "assistant":
+        text = text.rpartition(THOUGHT_ENDS)[2]
+    return text.strip()
+
+
+def arguments_of(function: dict[str, object]) -> object:
     """Return what a tool call's arguments say; clients often parse and write them again."""
     written = function.get("arguments")
     try:
         return orjson.loads(written) if isinstance(written, str) else written
     except orjson.JSONDecodeError:
         return written
+
+
+def _num_system(messages: Sequence[Message]) -> int:
+    for index, message in enumerate(messages):
+        if message.get("role") not in SYSTEM_ROLES:
+            return index
+    return len(messages)
+
+
+def _hex(digest: "_Hash") -> str:
+    return digest.hexdigest()[:KEY_LENGTH]

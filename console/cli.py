@@ -138,10 +138,20 @@ def _status_fields(answer: dict[str, Any]) -> dict[str, Any]:
         "record": ", ".join(
             f"{count} {name.replace('_', ' ')}" for name, count in answer["counts"].items()
         ),
+        "learnable": _learnable_line(answer["learnable"]),
         "learning": _learning_line(answer),
         "last cycle": _last_cycle_line(answer["last_cycle"]),
         **{f"job {name} fails": job["error"] for name, job in answer["failed_jobs"].items()},
     }
+
+
+def _learnable_line(learnable: dict[str, Any]) -> str:
+    """Say what share of the newest sampled tokens can be learned from, and why not the rest."""
+    if not learnable["sampled_tokens"]:
+        return "nothing was sampled yet"
+    rest = ", ".join(f"{n} {reason}" for reason, n in learnable["not_learnable"].items())
+    share = f"{learnable['share']:.1%} of {learnable['sampled_tokens']} tokens"
+    return f"{share} in the newest {learnable['window_episodes']} episodes; not {rest or 'none'}"
 
 
 def _learning_line(answer: dict[str, Any]) -> str:

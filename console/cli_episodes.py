@@ -4,10 +4,13 @@ from typing import Annotated, Any
 
 import typer
 
+from console.call_tree import COLUMNS as CALL_COLUMNS
+from console.call_tree import learnable, token_counts, tree_rows
 from console.commands import DEFAULT_LIMIT, After, JsonFlag, Limit, connect
 from console.render import (
     content_text,
     instant,
+    on_terminal,
     one_line,
     print_fields,
     print_json,
@@ -60,7 +63,7 @@ def _episode_row(row: dict[str, Any]) -> tuple[Any, ...]:
 
 @episodes.command("show")
 def show_episode(episode_id: str, as_json: JsonFlag = False) -> None:
-    """Show one episode: its calls with their answers, grades and feedback."""
+    """Show one episode: the tree of its calls, their answers, grades and feedback."""
     with connect() as client:
         episode = client.get("episodes", episode_id)
     if as_json:
@@ -68,6 +71,9 @@ def show_episode(episode_id: str, as_json: JsonFlag = False) -> None:
         return
     apart = ("calls", "grades", "feedback")
     print_fields({name: value for name, value in episode.items() if name not in apart})
+    if on_terminal():
+        print()
+    print_table(CALL_COLUMNS, tree_rows(episode["calls"]), title="calls")
     for call in episode["calls"]:
         _print_call(call)
     if episode["grades"]:
@@ -102,16 +108,10 @@ def _print_call(call: dict[str, Any]) -> None:
             "status": call["status"],
             "asked": content_text(asked[-1].get("content")) if asked else None,
             "answered": content_text(answer.get("content") or answer.get("tool_calls")),
-            "tokens": _token_counts(call),
-            "learnable": call["not_learnable_reason"] or True,
+            "tokens": token_counts(call),
+            "learnable": learnable(call),
         }
     )
-
-
-def _token_counts(call: dict[str, Any]) -> str:
-    """Return ``12 + 5``: prompt and completion tokens; ``?`` where the engine reported no ids."""
-    counts = (call.get("prompt_token_ids"), call.get("completion_token_ids"))
-    return " + ".join("?" if ids is None else str(len(ids)) for ids in counts)
 
 
 def parse_value(text: str) -> float | bool:

@@ -72,6 +72,8 @@ class Database:
         except sqlite3.Error as error:
             raise StoreError(f"cannot open the database {path}: {error}") from error
         self._thread = threading.Thread(target=self._run, name="denizen-writer", daemon=True)
+        self._closing = threading.Lock()
+        self._is_closed = False
         self._thread.start()
 
     def _open_writer(self) -> sqlite_utils.Database:
@@ -95,13 +97,22 @@ class Database:
 
         Raises:
             UnavailableError: the queue is full.
+            StoreError: the database is closed.
         """
         future: Future[T] = Future()
-        try:
-            self._queue.put_nowait((write, future))
-        except queue.Full:
-            raise UnavailableError("the database cannot keep up", retry_after_s=1) from None
+        with self._closing:
+            if self._is_closed:  # nobody would ever answer
+                raise StoreError("the database is closed")
+            try:
+                self._queue.put_nowait((write, future))
+            except queue.Full:
+                raise UnavailableError("the database cannot keep up", retry_after_s=1) from None
         return future
+
+    @property
+    def backlog(self) -> int:
+        """How many writes wait for the writer, about."""
+        return self._queue.qsize()
 
     def write(self, write: Callable[[Transaction], T]) -> T:
         """Run a write and wait for its commit; for threads, never for the event loop."""
@@ -134,6 +145,8 @@ class Database:
 
     def close(self) -> None:
         """Commit what waits and close every connection."""
+        with self._closing:
+            self._is_closed = True
         self._queue.put(None)
         self._thread.join()
         for reader in self._readers.values():
@@ -161,9 +174,9 @@ class Database:
                         with self._writer.atomic():
                             done.append((future, write(self._writer)))
                     except Exception as error:
-                        if _is_file_fault(error):
+                        if is_file_fault(error):
                             raise
-                        future.set_exception(_refused(error))
+                        future.set_exception(refused(error))
         except Exception as error:  # the writer must live on, whatever one batch did
             log.exception("commit of %d writes failed", len(batch))
             failure = StoreError(f"cannot write the database: {error}")
@@ -175,16 +188,16 @@ class Database:
             future.set_result(result)
 
 
-def _refused(error: Exception) -> Exception:
+def refused(error: Exception) -> Exception:
     """Return what a caller sees of a write that failed alone."""
     if not isinstance(error, sqlite3.Error):
         return error
-    refused = StoreError(f"the database refused the write: {error}")
-    refused.__cause__ = error
-    return refused
+    wrapped = StoreError(f"the database refused the write: {error}")
+    wrapped.__cause__ = error
+    return wrapped
 
 
-def _is_file_fault(error: Exception) -> bool:
+def is_file_fault(error: Exception) -> bool:
     """Tell a fault of the file, which the whole batch shares, from one of a single write."""
     code = getattr(error, "sqlite_errorcode", None)  # Python's own errors carry none
     return code is not None and code & 0xFF in FILE_FAULTS

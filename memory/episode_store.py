@@ -1,8 +1,9 @@
 """Rows of episodes, calls, feedback and grades: the record of what was asked and answered."""
 
 import dataclasses
-import sqlite3
 from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 import numpy as np
@@ -10,8 +11,10 @@ import numpy as np
 from memory import rows, tokens
 from memory.database import Database, Transaction
 from memory.errors import NotFoundError
+from memory.group_write import GroupWrite
 from memory.types import (
     Call,
+    CallStatus,
     Episode,
     Feedback,
     Grade,
@@ -21,6 +24,10 @@ from memory.types import (
 )
 
 TOKEN_FIELDS = frozenset({"prompt_token_ids", "completion_token_ids", "sampler_logprobs"})
+RECORDED_COLUMNS = """id AS call_id, episode_id, parent_id, chain_key AS answer,
+    system_key AS system, status, created_at, EXISTS (
+        SELECT 1 FROM calls AS child WHERE child.parent_id = calls.id
+        AND child.edge IN ('continuation', 'rerendered', 'fork', 'compaction')) AS is_continued"""
 OUTCOME_COLUMNS = "outcome_value, outcome_provenance, outcome_num_grades, outcome_unscored_reason"
 LIST_COLUMNS = f"""id, created_at, source, task_text, task_key, skill_id AS skill, session,
     cycle_id, {OUTCOME_COLUMNS},
@@ -29,30 +36,64 @@ LIST_COLUMNS = f"""id, created_at, source, task_text, task_key, skill_id AS skil
         ORDER BY rowid DESC LIMIT 1) AS adapter"""
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CallKeys:
+    """By what a later request finds a call; worked out by whoever records it."""
+
+    answer: str | None = None  # of the conversation up to its answer: found by what continues it
+    system: str | None = None
+    request: str | None = None  # found by another attempt at the same request
+    quotes: Sequence[Sequence[Any]] = ()  # texts that other conversations may quote, as hashes
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Recorded:
+    """A call that was found by one of its keys."""
+
+    call_id: str
+    episode_id: str
+    parent_id: str | None
+    answer: str | None
+    system: str | None
+    status: CallStatus
+    created_at: datetime
+    is_continued: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """The calls of one answer, one a choice, each with how later requests find it."""
+
+    episode: Episode
+    calls: Sequence[Call]
+    keys: Sequence[CallKeys | None]
+
+
 class EpisodeStore:
     """Reads and writes episodes and all that hangs on them."""
 
     def __init__(self, database: Database) -> None:
         self._db = database
+        self._answers = GroupWrite(database, record)
 
     async def record(
-        self, episode: Episode, calls: Sequence[Call], chain_keys: Sequence[str | None]
+        self, episode: Episode, calls: Sequence[Call], keys: Sequence[CallKeys | None]
     ) -> None:
         """Store the calls of one answer, and their episode where it is new; returns when committed.
 
         Args:
             episode: stored if its id is new; else it is opened again for grading.
             calls: one a choice.
-            chain_keys: for each call, the key under which a later request finds it as its parent.
+            keys: for each call, how later requests find it; None: they do not.
         """
-        await self._db.write_async(lambda db: record(db, episode, calls, chain_keys))
+        await self._answers.add(Answered(episode, calls, keys))
 
     async def record_practice(self, trials: Sequence[tuple[Episode, Call, Grade, Outcome]]) -> None:
         """Store graded practice: one episode, one call, one grade each; returns when committed."""
 
         def write(db: Transaction) -> None:
             for episode, call, grade, outcome in trials:
-                record(db, episode, [call], [None])
+                record(db, [Answered(episode, [call], [None])])
                 set_grades(db, episode, [grade], outcome)
 
         await self._db.write_async(write)
@@ -86,13 +127,53 @@ class EpisodeStore:
             raise NotFoundError(f"there is no completion {call_id!r}", param="completion_id")
         return str(found[0]["episode_id"])
 
-    def find_chain(self, chain_keys: Sequence[str]) -> dict[str, tuple[str, str]]:
-        """Return (call id, episode id) of the newest call stored under each of the keys."""
-        marks = ", ".join("?" * len(chain_keys))
-        sql = f"""SELECT chain_key, id, episode_id FROM calls WHERE chain_key IN ({marks})
-            ORDER BY rowid"""
-        found = self._db.read(sql, tuple(chain_keys))
-        return {row["chain_key"]: (row["id"], row["episode_id"]) for row in found}
+    def call(self, call_id: str) -> Call:
+        """Return one call.
+
+        Raises:
+            NotFoundError: there is none of this id.
+        """
+        found = self._db.read("SELECT * FROM calls WHERE id = ?", (call_id,))
+        if not found:
+            raise NotFoundError(f"there is no completion {call_id!r}", param="completion_id")
+        return decode_call(found[0])
+
+    def recorded(self, call_id: str) -> Recorded:
+        """Return one call as those that are found by a key.
+
+        Raises:
+            NotFoundError: there is none of this id.
+        """
+        found = self._db.read(f"SELECT {RECORDED_COLUMNS} FROM calls WHERE id = ?", (call_id,))
+        if not found:
+            raise NotFoundError(f"there is no completion {call_id!r}", param="completion_id")
+        return rows.decode(Recorded, found[0])
+
+    def find_answered(self, keys: Sequence[str], *, limit: int) -> list[Recorded]:
+        """Return the calls whose conversation up to the answer has one of the keys, newest first.
+
+        No key, no query.
+        """
+        if not keys:
+            return []
+        marks = ", ".join("?" * len(keys))
+        sql = f"""SELECT {RECORDED_COLUMNS} FROM calls WHERE chain_key IN ({marks})
+            ORDER BY rowid DESC LIMIT ?"""
+        return [rows.decode(Recorded, row) for row in self._db.read(sql, (*keys, limit))]
+
+    def find_requested(self, key: str, *, limit: int) -> list[Recorded]:
+        """Return the newest attempts at a request, newest first."""
+        sql = f"""SELECT {RECORDED_COLUMNS} FROM calls WHERE request_key = ?
+            ORDER BY rowid DESC LIMIT ?"""
+        return [rows.decode(Recorded, row) for row in self._db.read(sql, (key, limit))]
+
+    def newest_quotes(self, limit: int) -> list[dict[str, Any]]:
+        """Return what may be quoted of the newest calls, oldest first, with whose they are."""
+        sql = """SELECT calls.id, episode_id, calls.session, user, system_key, edge,
+            calls.created_at, quotes FROM calls JOIN episodes ON episodes.id = episode_id
+            WHERE calls.rowid IN (SELECT rowid FROM calls WHERE quotes IS NOT NULL
+                ORDER BY rowid DESC LIMIT ?) ORDER BY calls.rowid"""
+        return [row | {"quotes": rows.loads(row["quotes"])} for row in self._db.read(sql, (limit,))]
 
     def session_episode(self, session: str) -> str | None:
         """Return the newest episode of a named session."""
@@ -107,10 +188,18 @@ class EpisodeStore:
         found = self._db.read(sql, (episode_id, asked_model))
         return str(found[0]["adapter"]) if found else None
 
-    def calls(self, episode_id: str) -> list[Call]:
-        """Return the episode's calls, oldest first."""
-        sql = "SELECT * FROM calls WHERE episode_id = ? ORDER BY rowid"
-        return [decode_call(row) for row in self._db.read(sql, (episode_id,))]
+    def calls(self, episode_id: str, *, limit: int | None = None) -> list[Call]:
+        """Return the episode's calls, oldest first; with a limit, the oldest of them."""
+        sql = "SELECT * FROM calls WHERE episode_id = ? ORDER BY rowid LIMIT ?"
+        most = -1 if limit is None else limit  # SQLite's word for "all"
+        return [decode_call(row) for row in self._db.read(sql, (episode_id, most))]
+
+    def newest_live(self, limit: int) -> list[dict[str, Any]]:
+        """Return id, revision and number of calls of the newest episodes; never practice."""
+        sql = """SELECT id, revision,
+            (SELECT COUNT(*) FROM calls WHERE episode_id = episodes.id) AS num_calls
+            FROM episodes WHERE source != 'practice' ORDER BY id DESC LIMIT ?"""
+        return self._db.read(sql, (limit,))
 
     def feedback(self, episode_id: str) -> list[Feedback]:
         """Return what people said, oldest first."""
@@ -122,14 +211,27 @@ class EpisodeStore:
         sql = "SELECT * FROM grades WHERE episode_id = ? AND superseded_at IS NULL ORDER BY id"
         return [rows.decode(Grade, row) for row in self._db.read(sql, (episode_id,))]
 
-    async def add_feedback(self, feedback: Feedback) -> None:
-        """Append what a person said and open the episode for grading again."""
+    async def add_feedback(self, feedback: Feedback) -> Feedback:
+        """Append what a person said and open the episode for grading again.
 
-        def write(db: Transaction) -> None:
+        Returns:
+            What is in force: this, or the source's last word on the same target where this only
+            repeats it; then nothing is written.
+        """
+
+        def write(db: Transaction) -> Feedback:
+            sql = """SELECT * FROM feedback WHERE episode_id = ? AND call_id IS ? AND source = ?
+                ORDER BY rowid DESC LIMIT 1"""
+            target = (feedback.episode_id, feedback.call_id, feedback.source)
+            for row in db.query(sql, target):
+                last = rows.decode(Feedback, row)
+                if feedback.repeats(last):
+                    return last
             rows.insert(db, "feedback", rows.encode(feedback))
             _reopen(db, feedback.episode_id)
+            return feedback
 
-        await self._db.write_async(write)
+        return await self._db.write_async(write)
 
     def undigested(self, limit: int) -> list[Episode]:
         """Return episodes that wait for skill, grades and outcome, oldest first; never practice."""
@@ -166,19 +268,26 @@ class EpisodeStore:
         return self._db.read(sql)[0]
 
 
-def record(
-    db: Transaction,
-    episode: Episode,
-    calls: Sequence[Call],
-    chain_keys: Sequence[str | None],
-) -> None:
-    """Store calls and their episode; runs inside a write."""
-    try:
-        rows.insert(db, "episodes", rows.encode(episode))
-    except sqlite3.IntegrityError:
-        _reopen(db, episode.id)
-    for call, chain_key in zip(calls, chain_keys, strict=True):
-        rows.insert(db, "calls", encode_call(call) | {"chain_key": chain_key})
+def record(db: Transaction, answers: Sequence[Answered]) -> None:
+    """Store calls and their episodes; a known episode is opened again. Runs inside a write."""
+    episodes = [rows.encode(answered.episode) for answered in answers]
+    reopen = "ON CONFLICT (id) DO UPDATE SET revision = revision + 1"
+    rows.insert_all(db, "episodes", episodes, reopen)
+    calls = [
+        encode_call(call) | _key_columns(found_by or CallKeys())
+        for answered in answers
+        for call, found_by in zip(answered.calls, answered.keys, strict=True)
+    ]
+    rows.insert_all(db, "calls", calls)
+
+
+def _key_columns(keys: CallKeys) -> dict[str, Any]:
+    return {
+        "chain_key": keys.answer,
+        "system_key": keys.system,
+        "request_key": keys.request,
+        "quotes": rows.encode_value(list(keys.quotes)) if keys.quotes else None,
+    }
 
 
 def set_grades(

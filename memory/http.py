@@ -1,6 +1,6 @@
 """Answers over HTTP in one form: records as JSON, lists as pages, every error in OpenAI's body."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import orjson
@@ -47,12 +47,17 @@ def answer_errors(app: FastAPI) -> None:
     app.add_exception_handler(Exception, _answer_unexpected)
 
 
-async def _answer_error(_: Request, error: Exception) -> Response:
-    assert isinstance(error, DenizenError)
-    response = answer(error.body(), error.status)
+def error_answer(error: DenizenError, body: Mapping[str, Any] | None = None) -> Response:
+    """Return an error as the answer that a client sees; ``body`` says it in another form."""
+    response = answer(error.body() if body is None else body, error.status)
     if isinstance(error, UnavailableError):
         response.headers["retry-after"] = str(error.retry_after_s)
     return response
+
+
+async def _answer_error(_: Request, error: Exception) -> Response:
+    assert isinstance(error, DenizenError)
+    return error_answer(error)
 
 
 async def _answer_unexpected(_: Request, error: Exception) -> Response:

@@ -1,8 +1,8 @@
 """HTTP routes over the record: episodes and skills. Thin; the stores do the work."""
 
 import asyncio
-from collections.abc import Callable
-from typing import Annotated, Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Any, TypeAlias
 
 from fastapi import APIRouter, Query, Request
 from fastapi import Path as PathParameter
@@ -14,6 +14,7 @@ from memory.store import Store
 from memory.types import Call, Skill, SkillPolicy
 from memory.wire import parse_body, read_json
 
+TRAINED = "trained"  # among the fates of tokens; every other name is a reason
 SkillId = Annotated[int, PathParameter(ge=1, le=MAX_ID)]
 
 
@@ -26,12 +27,17 @@ class SkillChange(BaseModel):
     policy: SkillPolicy | None = None
 
 
-def routes(store: Store, missing: Callable[[Skill], list[str]]) -> APIRouter:
+Fates: TypeAlias = Callable[[Sequence[Call]], Mapping[str, Mapping[str, int]]]
+"""Says, for each call of an episode, how many sampled tokens are trained, or why they are not."""
+
+
+def routes(store: Store, missing: Callable[[Skill], list[str]], fates_of: Fates) -> APIRouter:
     """Return the routes.
 
     Args:
         store: the record.
         missing: says what a skill lacks before it is learned.
+        fates_of: says what becomes of the sampled tokens of an episode's calls.
     """
     router = APIRouter(prefix="/v1")
 
@@ -54,7 +60,9 @@ def routes(store: Store, missing: Callable[[Skill], list[str]]) -> APIRouter:
         shown = as_json(episode)
         shown["skill"] = shown.pop("skill_id")
         shown["outcome"] = store.episodes.outcome(episode_id)
-        shown["calls"] = [call_view(call) for call in store.episodes.calls(episode_id)]
+        calls = store.episodes.calls(episode_id)
+        fates = fates_of(calls)
+        shown["calls"] = [call_view(call, fates.get(call.id, {})) for call in calls]
         shown["grades"] = store.episodes.grades(episode_id)
         shown["feedback"] = store.episodes.feedback(episode_id)
         return answer(shown)
@@ -81,11 +89,19 @@ def routes(store: Store, missing: Callable[[Skill], list[str]]) -> APIRouter:
     return router
 
 
-def call_view(call: Call) -> dict[str, Any]:
-    """Return a call under the contract's names."""
+def call_view(call: Call, fate: Mapping[str, int]) -> dict[str, Any]:
+    """Return a call under the contract's names.
+
+    Args:
+        call: the record.
+        fate: how many of its sampled tokens are trained, or are not for a reason.
+    """
+    lost = max((reason for reason in fate if reason != TRAINED), key=fate.__getitem__, default=None)
+    reason = None if TRAINED in fate else call.not_learnable_reason or lost
     return {
         "id": call.id,
         "parent": call.parent_id,
+        "edge": call.edge,
         "status": call.status,
         "adapter": call.adapter,
         "session": call.session,
@@ -99,6 +115,7 @@ def call_view(call: Call) -> dict[str, Any]:
         "finish_reason": call.finish_reason,
         "usage": call.usage,
         "error": call.error,
-        "learnable": call.not_learnable_reason is None,
-        "not_learnable_reason": call.not_learnable_reason,
+        "learnable": reason is None,
+        "not_learnable_reason": reason,
+        "token_fates": fate,
     }

@@ -17,19 +17,22 @@ import orjson
 import sqlite_utils
 
 R = TypeVar("R")
+PLAIN = {str, int, float, bytes, type(None)}  # SQLite stores these as they are
 
 
 def encode(record: Any, *, skip: frozenset[str] = frozenset()) -> dict[str, Any]:
     """Return the record's fields as SQLite values, keyed by column."""
     return {
-        field.name: encode_value(getattr(record, field.name))
-        for field in dataclasses.fields(record)
-        if field.name not in skip
+        name: encode_value(getattr(record, name))
+        for name in _names(typing.cast(Any, type(record)))
+        if name not in skip
     }
 
 
 def encode_value(value: Any) -> Any:
     """Return one value as SQLite stores it."""
+    if type(value) in PLAIN:
+        return value
     if isinstance(value, datetime):
         return value.isoformat(timespec="microseconds")
     if isinstance(value, Enum):
@@ -58,6 +61,28 @@ def insert(db: sqlite_utils.Database, table: str, row: Mapping[str, Any]) -> Non
     columns = ", ".join(f'"{name}"' for name in row)
     marks = ", ".join("?" * len(row))
     db.execute(f"INSERT INTO {table} ({columns}) VALUES ({marks})", tuple(row.values()))
+
+
+def insert_all(
+    db: sqlite_utils.Database, table: str, rows: Sequence[Mapping[str, Any]], or_else: str = ""
+) -> None:
+    """Insert rows of the same columns.
+
+    Args:
+        db: the connection inside a write.
+        table: where to.
+        rows: at least one.
+        or_else: what a duplicate key does, as SQL; without, it is an ``sqlite3.IntegrityError``.
+    """
+    columns = ", ".join(f'"{name}"' for name in rows[0])
+    marks = ", ".join("?" * len(rows[0]))
+    sql = f"INSERT INTO {table} ({columns}) VALUES ({marks}) {or_else}"
+    db.conn.executemany(sql, [tuple(row.values()) for row in rows])
+
+
+@cache
+def _names(cls: Any) -> tuple[str, ...]:
+    return tuple(field.name for field in dataclasses.fields(cls))
 
 
 @cache

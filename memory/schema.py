@@ -129,3 +129,17 @@ def m004_vectors(db: Database) -> None:
 def m005_import_reasons(db: Database) -> None:
     """Why a version was brought in from outside."""
     db.executescript("ALTER TABLE adapter_versions ADD COLUMN reason TEXT;")
+
+
+@migrations()
+def m006_call_trees(db: Database) -> None:
+    """How each call hangs in its episode's tree, and by what a later request finds it."""
+    db.executescript("""
+        ALTER TABLE calls ADD COLUMN edge TEXT;
+        ALTER TABLE calls ADD COLUMN system_key TEXT;
+        ALTER TABLE calls ADD COLUMN request_key TEXT;
+        ALTER TABLE calls ADD COLUMN quotes TEXT;
+        CREATE INDEX calls_by_request ON calls(request_key) WHERE request_key IS NOT NULL;
+        CREATE INDEX calls_by_parent ON calls(parent_id) WHERE parent_id IS NOT NULL;
+        CREATE INDEX episodes_live ON episodes(id) WHERE source != 'practice';
+    """)

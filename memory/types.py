@@ -38,6 +38,25 @@ class CallStatus(StrEnum):
     ERROR = "error"
 
 
+class Edge(StrEnum):
+    """How a call hangs below its parent in the episode's tree, or beside what was before."""
+
+    CONTINUATION = "continuation"  # its messages begin with the parent's messages and answer
+    RERENDERED = "rerendered"  # a continuation whose system prompt was written anew
+    FORK = "fork"  # shares a beginning with the parent's conversation, then goes another way
+    RETRY = "retry"  # asks what its sibling asked; hangs where the sibling hangs
+    COMPACTION = "compaction"  # the parent's history was shortened, or replaced by a summary
+    SIDE_CALL = "side_call"  # asks for a title, a summary, … and quotes the parent's conversation
+    SUB_AGENT = "sub_agent"  # a conversation of its own that the parent's answer started
+    SESSION = "session"  # nothing but the session's name joins it to the episode
+
+
+GOES_ON = frozenset({Edge.CONTINUATION, Edge.RERENDERED, Edge.FORK, Edge.COMPACTION})
+"""The edges by which a conversation goes on below a call. A retry stands beside one of them, or
+beside a call that is no part of the conversation.
+"""
+
+
 class EpisodeSource(StrEnum):
     """Who caused the episode."""
 
@@ -132,11 +151,25 @@ class Call:
     finish_reason: str | None
     status: CallStatus
     latency_ms: float
-    parent_id: str | None = None  # the call that this one's messages extend
+    parent_id: str | None = None  # the call that this one hangs below
+    edge: Edge | None = None  # why it belongs to its episode; None: it began it
     session: str | None = None
     usage: Mapping[str, Any] | None = None
     error: str | None = None
     learn: bool = True  # False: the caller sent ``x-denizen-learn: off``
+
+    @property
+    def text_only_reason(self) -> str | None:
+        """Say what the engine left out of a complete answer that learning needs; None: nothing."""
+        if self.status is not CallStatus.OK:
+            return None
+        if not self.completion_token_ids or self.prompt_token_ids is None:
+            return "no_token_ids"
+        if self.sampler_logprobs is None or len(self.sampler_logprobs) != len(
+            self.completion_token_ids
+        ):
+            return "no_logprobs"
+        return None
 
     @property
     def not_learnable_reason(self) -> str | None:
@@ -145,13 +178,7 @@ class Call:
             return "learning_off"
         if self.status is not CallStatus.OK:
             return self.status.value
-        if not self.completion_token_ids or self.prompt_token_ids is None:
-            return "no_token_ids"
-        if self.sampler_logprobs is None or len(self.sampler_logprobs) != len(
-            self.completion_token_ids
-        ):
-            return "no_logprobs"
-        return None
+        return self.text_only_reason
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -195,6 +222,11 @@ class Feedback:
     comment: str | None = None
     correction: str | None = None  # what the answer should have been
     source: str = "user"
+
+    def repeats(self, earlier: "Feedback") -> bool:
+        """Say whether this adds nothing to what the same source said of the same target before."""
+        words = ((self.comment, earlier.comment), (self.correction, earlier.correction))
+        return self.value == earlier.value and all(new in {None, old} for new, old in words)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -21,6 +21,13 @@ STATUS: dict[str, Any] = {
     "ready": True,
     "reasons": [],
     "counts": {"episodes": 40, "calls": 41, "graded": 12, "tasks": 200},
+    "learnable": {
+        "window_episodes": 40,
+        "sampled_tokens": 1000,
+        "learnable_tokens": 970,
+        "share": 0.97,
+        "not_learnable": {"cancelled": 20, "retried": 10},
+    },
     "skills": [
         {
             "id": 1,
@@ -51,6 +58,10 @@ def test_status_says_what_is_live_and_what_is_missing(service, denizen: Run) -> 
     lines = result.stdout.splitlines()
     assert "live        denizen-000002 (before it: denizen-000001)" in lines
     assert "record      40 episodes, 41 calls, 12 graded, 200 tasks" in lines
+    assert (
+        "learnable   97.0% of 1000 tokens in the newest 40 episodes; not 20 cancelled, 10 retried"
+        in lines
+    )
     assert "learning    no cycle runs; next check in 40 s" in lines
     assert "last cycle  cycle_1 no_signal: every group's rewards were equal" in lines
     assert "1\tsingle-digit products\t12\t12 of 16 graded episodes" in lines

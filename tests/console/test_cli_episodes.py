@@ -98,6 +98,7 @@ def test_an_episode_shows_calls_grades_and_feedback(service, denizen: Run) -> No
     assert "tokens     ? + ?" in shown
     assert "learnable  yes" in shown
     assert "learnable  cancelled" in shown
+    assert "chatcmpl-2\tchatcmpl-1\tbegins\tcancelled\tbase\t? + ?\tcancelled" in shown
     assert "check\tcontains\t0.250\t'12' found in 9 characters" in shown
     assert "\t0.000\tuser\ttoo long\t12" in shown
 

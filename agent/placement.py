@@ -1,0 +1,185 @@
+"""Where a request belongs: its episode, the call that it hangs below, and why.
+
+The gateway asks before it answers (``place``), and hands the records over afterwards (``keep``).
+What is recorded is found by key in the database; what still runs, and what may be quoted, is held
+in memory, bounded. It does not know how a request is answered, nor what is learned from it.
+"""
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+
+from agent.lineage import Kin, Lineage
+from agent.quotes import (
+    MAX_CALLS,
+    Quotable,
+    QuoteIndex,
+    QuoteKind,
+    Source,
+    answered_texts,
+    asked_texts,
+)
+from agent.running_requests import Asked, Place, RunningRequests
+from agent.sessions import Keys, scope_of
+from memory.episode_store import CallKeys, EpisodeStore
+from memory.errors import NotFoundError
+from memory.types import (
+    Call,
+    Edge,
+    Episode,
+    EpisodeSource,
+    Message,
+    new_id,
+    task_text,
+    utc_now,
+)
+
+__all__ = ["Asked", "Place", "Placement"]
+
+
+class Placement:
+    """Finds places, and keeps what was answered where it belongs."""
+
+    def __init__(self, episodes: EpisodeStore) -> None:
+        self._episodes = episodes
+        self._running = RunningRequests()
+        self._quotes = QuoteIndex()
+        self._lineage = Lineage(episodes, self._quotes, self._running.followed)
+        self._load_quotes()
+
+    def place(self, asked: Asked) -> Place:
+        """Return the episode that a request belongs to, and the call that it hangs below."""
+        keys = Keys.of(asked.messages, scope=asked.scope)
+        if asked.retry_key is not None:
+            keys = dataclasses.replace(keys, request=f"{asked.scope}:{asked.retry_key}")
+        episode, parent_id, edge = self._find(asked, keys)
+        place = Place(
+            asked=asked,
+            keys=keys,
+            episode=episode,
+            parent_id=parent_id,
+            edge=edge,
+            source=Source(episode_id=episode.id, scope=asked.scope, system=keys.system, edge=edge),
+            texts=asked_texts(asked.messages) if asked.record else (),
+        )
+        if asked.record:
+            self._running.add(place)
+            self._quotes.add(place.source, place.texts)
+        return place
+
+    async def keep(self, place: Place, calls: Sequence[Call]) -> None:
+        """Store the calls of one answer at their place; returns when committed.
+
+        Raises:
+            StoreError: the record cannot be written.
+            UnavailableError: too many writes wait.
+        """
+        answered = [[] if one.message is None else answered_texts(one.message) for one in calls]
+        keys = [
+            _call_keys(place.keys, call, [*(place.texts if index == 0 else ()), *answered[index]])
+            for index, call in enumerate(calls)
+        ]
+        try:
+            await self._episodes.record(place.episode, calls, keys)
+        finally:
+            self._running.discard(place)
+        place.source.call_id = calls[0].id
+        for call, texts in zip(calls, answered, strict=True):
+            self._quotes.add(dataclasses.replace(place.source, call_id=call.id), texts)
+
+    def _find(self, asked: Asked, keys: Keys) -> tuple[Episode, str | None, Edge | None]:
+        if asked.continues is not None:
+            near: Kin | None = self._lineage.named(asked.continues, keys)
+        else:
+            near = self._lineage.continued(asked.messages, keys, scope=asked.scope)
+        if near is not None and (episode := self._episode_of(near)) is not None:
+            return episode, near.parent_id, near.edge
+        for kin in self._distant_kin(asked, keys):
+            episode = self._episode_of(kin)
+            if episode is not None and _is_same_task(episode, asked):
+                return episode, kin.parent_id, kin.edge
+        return _begin(asked), None, None
+
+    def _distant_kin(self, asked: Asked, keys: Keys) -> Iterator[Kin]:
+        """Yield what a request may descend from that goes on from no call word for word.
+
+        The strongest evidence comes first.
+        """
+        lineage, messages, scope = self._lineage, asked.messages, asked.scope
+        running = self._running.attempt(keys) if asked.is_same_speaker else None
+        if running is not None:
+            yield Kin(running.episode.id, running.parent_id, Edge.RETRY)
+        if (kin := lineage.attempted(keys, is_same_speaker=asked.is_same_speaker)) is not None:
+            yield kin
+        quoted = (
+            lineage.rewritten(messages, scope=scope)
+            if _has_answers(messages)
+            else lineage.quoted(messages, keys, scope=scope)
+        )
+        if quoted is not None:
+            yield quoted
+        if asked.session is not None and (newest := self._newest_of(asked.session)) is not None:
+            yield Kin(newest, None, Edge.SESSION)
+
+    def _episode_of(self, kin: Kin) -> Episode | None:
+        """Return the episode, recorded or about to be; None when it was erased meanwhile."""
+        running = self._running.episode(kin.episode_id)
+        if running is not None:
+            return running
+        try:
+            return self._episodes.get(kin.episode_id)
+        except NotFoundError:
+            return None
+
+    def _newest_of(self, session: str) -> str | None:
+        """Return the newest episode of a named session, recorded or about to be."""
+        running = self._running.in_session(session)
+        return self._episodes.session_episode(session) if running is None else running.id
+
+    def _load_quotes(self) -> None:
+        """Remember what the newest recorded calls said, as before a restart."""
+        for row in self._episodes.newest_quotes(MAX_CALLS):
+            source = Source(
+                episode_id=row["episode_id"],
+                scope=scope_of(row["session"], row["user"]),
+                system=row["system_key"],
+                edge=None if row["edge"] is None else Edge(row["edge"]),
+                call_id=row["id"],
+                noted_at=datetime.fromisoformat(row["created_at"]).timestamp(),
+            )
+            self._quotes.add(source, [Quotable(QuoteKind(k), *rest) for k, *rest in row["quotes"]])
+
+
+def _begin(asked: Asked) -> Episode:
+    return Episode(
+        id=new_id("ep"),
+        created_at=utc_now(),
+        source=EpisodeSource.HARNESS if asked.session else EpisodeSource.CHAT,
+        task_text=task_text(asked.messages),
+        task_key=asked.task,
+        reference=asked.reference,
+        grader=asked.grader,
+        user=asked.user,
+        session=asked.session,
+        learn=asked.learn,
+    )
+
+
+def _call_keys(keys: Keys, call: Call, texts: Sequence[Quotable]) -> CallKeys:
+    return CallKeys(
+        answer=None if call.message is None else keys.answered_by(call.message),
+        system=keys.system,
+        request=keys.request,
+        quotes=[(text.kind, text.anchor, text.num_words, text.digest) for text in texts],
+    )
+
+
+def _has_answers(messages: Sequence[Message]) -> bool:
+    return any(message.get("role") == "assistant" for message in messages)
+
+
+def _is_same_task(episode: Episode, asked: Asked) -> bool:
+    """Say whether what a caller tells of a request fits an episode; nothing told fits every one."""
+    told = (asked.task, asked.reference, asked.grader)
+    known = (episode.task_key, episode.reference, episode.grader)
+    return all(new is None or new == old for new, old in zip(told, known, strict=True))

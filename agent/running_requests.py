@@ -1,0 +1,111 @@
+"""Requests that are answered now: what is asked, and where it belongs.
+
+Nothing of them is recorded yet, so that the database cannot find them. It reads or writes nothing.
+"""
+
+from collections import Counter, OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from agent.quotes import Quotable, Source
+from agent.sessions import Keys, scope_of
+from memory.types import GOES_ON, Call, Edge, Episode, Message
+
+MAX_RUNNING = 10_000  # requests remembered while they are answered
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Asked:
+    """What is known of a request before it is answered, whatever dialect it came in.
+
+    Example:
+        ``Asked(messages=[{"role": "user", "content": "3 * 4 = ?"}], reference="12")``
+    """
+
+    messages: Sequence[Message]  # the history as chat messages
+    continues: Call | None = None  # named by the client, which need not be searched
+    session: str | None = None  # named by path or header
+    user: str | None = None
+    task: str | None = None
+    reference: str | None = None
+    grader: str | None = None
+    learn: bool = True
+    record: bool = True
+    retry_key: str | None = None  # the same for every attempt at one request
+    is_retry: bool = False  # the client says that it tried before
+
+    @property
+    def scope(self) -> str:
+        """Who speaks."""
+        return scope_of(self.session, self.user)
+
+    @property
+    def is_same_speaker(self) -> bool:
+        """Whether an equal request can only come from the same caller."""
+        return self.session is not None or self.retry_key is not None or self.is_retry
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Place:
+    """The place of one request in the record."""
+
+    asked: Asked
+    keys: Keys
+    episode: Episode
+    parent_id: str | None = None  # the call that this one hangs below
+    edge: Edge | None = None  # why it belongs to its episode; None: it begins it
+    source: Source  # whose texts other requests may quote
+    texts: Sequence[Quotable]  # which, of what was asked
+
+
+class RunningRequests:
+    """The places of running requests, by what finds them."""
+
+    def __init__(self, max_places: int = MAX_RUNNING) -> None:
+        self._max_places = max_places
+        self._places: OrderedDict[int, Place] = OrderedDict()
+        self._by_request: dict[str, Place] = {}
+        self._by_session: dict[str, Place] = {}
+        self._by_episode: dict[str, Place] = {}
+        self.followed: Counter[str] = Counter()  # call -> running requests that hang below it
+
+    def add(self, place: Place) -> None:
+        """Remember a place; one that never ended is forgotten when there are too many."""
+        self._places[id(place)] = place
+        self._by_request[place.keys.request] = place
+        self._by_episode[place.episode.id] = place
+        if place.asked.session is not None:
+            self._by_session[place.asked.session] = place
+        if place.parent_id is not None and place.edge in GOES_ON:
+            self.followed[place.parent_id] += 1
+        if len(self._places) > self._max_places:
+            self.discard(next(iter(self._places.values())))
+
+    def discard(self, place: Place) -> None:
+        """Forget a place, if it is remembered."""
+        if self._places.pop(id(place), None) is None:
+            return
+        if self._by_request.get(place.keys.request) is place:
+            del self._by_request[place.keys.request]
+        if self._by_episode.get(place.episode.id) is place:
+            del self._by_episode[place.episode.id]
+        if self._by_session.get(place.asked.session or "") is place:
+            del self._by_session[place.asked.session or ""]
+        if place.parent_id is not None and place.edge in GOES_ON:
+            self.followed[place.parent_id] -= 1
+            if not self.followed[place.parent_id]:
+                del self.followed[place.parent_id]
+
+    def in_session(self, session: str) -> Episode | None:
+        """Return the newest episode of a named session."""
+        place = self._by_session.get(session)
+        return None if place is None else place.episode
+
+    def episode(self, episode_id: str) -> Episode | None:
+        """Return an episode that may not be recorded yet."""
+        place = self._by_episode.get(episode_id)
+        return None if place is None else place.episode
+
+    def attempt(self, keys: Keys) -> Place | None:
+        """Return the newest attempt at the same request."""
+        return self._by_request.get(keys.request)
