@@ -33,7 +33,7 @@ class FeedbackBody(BaseModel):
     correction: str | None = Field(default=None, min_length=1, max_length=_MAX_CHARACTERS)
     """What the answer should have been."""
     source: str = Field(default="user", min_length=1, max_length=100)
-    """Who says so; the newest value of each source counts."""
+    """Who says so; of each source the newest value on an answer counts."""
 
     @model_validator(mode="after")
     def _one_target(self) -> Self:
@@ -57,14 +57,14 @@ def read_feedback(body: object) -> FeedbackBody:
 
 
 def grade_feedback(feedbacks: Sequence[Feedback]) -> list[Grade]:
-    """Turn the feedbacks on one episode into grades, one per source.
+    """Turn the feedbacks on one episode into grades, one per target and source.
 
-    Of each source the newest counts: people change their mind, and a thumb clicked twice is one
-    opinion. Among equally old ones the last given counts.
+    Of what a source said of one answer, or of the episode, the newest counts: people change their
+    mind. Among equally old ones the last given counts.
     """
-    newest: dict[str, Feedback] = {}
+    newest: dict[tuple[str | None, str], Feedback] = {}
     for feedback in sorted(feedbacks, key=lambda given: given.created_at):
-        newest[feedback.source] = feedback
+        newest[feedback.call_id, feedback.source] = feedback
     return [_grade(feedback) for feedback in newest.values()]
 
 

@@ -34,6 +34,37 @@ def test_newest_of_each_source_counts_and_sources_are_averaged() -> None:
     assert merge(grades).value == 0.75
 
 
+def test_what_one_person_says_of_two_answers_is_two_opinions() -> None:
+    given = [
+        feedback(1.0, minute=1, call_id="c1"),
+        feedback(0.0, minute=2, call_id="c2"),
+        feedback(0.5, minute=3),  # of the episode as a whole
+        feedback(0.0, minute=4, call_id="c1"),  # replaces the first
+    ]
+    values = {g.evidence["call_id"]: g.value for g in grade_feedback(given)}
+    assert values == {"c1": 0.0, "c2": 0.0, None: 0.5}
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "is_repeated"),
+    [
+        ({}, {}, True),
+        ({"comment": "long"}, {"comment": "long"}, True),
+        ({"comment": "long", "correction": "12"}, {}, True),
+        ({}, {"comment": "long"}, False),
+        ({"comment": "long"}, {"comment": "short"}, False),
+        ({}, {"correction": "12"}, False),
+        ({}, {"value": 0.0}, False),
+        ({"comment": "long"}, {"value": 0.0, "comment": "long"}, False),
+    ],
+)
+def test_only_what_adds_nothing_is_a_repetition(
+    first: dict[str, Any], second: dict[str, Any], is_repeated: bool
+) -> None:
+    said = [feedback(**{"value": 1.0, "minute": 1} | given) for given in (first, second)]
+    assert said[1].repeats(said[0]) is is_repeated
+
+
 def test_of_equally_old_feedback_the_last_given_counts() -> None:
     grades = grade_feedback([feedback(0.0, minute=1), feedback(1.0, minute=1)])
     assert [grade.value for grade in grades] == [1.0]
