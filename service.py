@@ -16,16 +16,18 @@ from fastapi import FastAPI
 
 import home as house
 import settings as configuration
-from agent import attached, preflight
+from agent import attached, garbage, preflight
 from agent import routes as agent_routes
 from agent.access import AccessMiddleware
 from agent.adapter_slot import AdapterSlot
+from agent.admission import AdmissionMiddleware, InFlight
 from agent.base_model import base_digest, local_model, prepare_packaged_model
 from agent.engine import VllmProcess
 from agent.gateway import Gateway
 from agent.http_server import Server, listen
 from agent.model_names import ModelNames
 from agent.pins import Pins
+from agent.placement import Placement
 from agent.policy import PolicyClient
 from agent.sampler import Sampler
 from agent.scheduler import Scheduler
@@ -33,6 +35,7 @@ from agent.supervisor import supervise
 from graders import catalog
 from graders import routes as grader_routes
 from learner import adapter_routes, cycle_routes, task_routes
+from learner.coverage import Coverage
 from learner.curriculum import missing
 from learner.cycle import Workshop
 from learner.evaluation import Evaluation
@@ -43,6 +46,7 @@ from learner.registry import Registry
 from learner.rollouts import Practice
 from learner.runner import CycleRunner
 from learner.training_process import TrainingProcess
+from learner.trees import rows_of_tree
 from memory import routes as memory_routes
 from memory.embed import MiniLmEmbedder
 from memory.errors import ConfigError, DenizenError
@@ -76,7 +80,7 @@ class Service:
         self.url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
         self._server = Server(await self.start())
         try:
-            with house.note(self.home, self.url):
+            with house.note(self.home, self.url), garbage.looked_for_rarely():
                 _say(f"Denizen listens on {self.url}; its home is {self.home}")
                 await self._server.serve(sockets=[listener])
         finally:
@@ -114,6 +118,8 @@ class Service:
             max_resident=config.engine.max_loras,
         )
         self.pointer = Pointer(self.store.versions, self.store.cycles, self.slot)
+        self.coverage = Coverage(self.store.episodes)
+        self.in_flight = InFlight(config.server.max_in_flight)
         self.intake = self._intake()
         self.runner = CycleRunner(
             self._workshop(model), is_engine_ready=lambda: not self.slot.not_ready()
@@ -121,7 +127,8 @@ class Service:
         names = ModelNames(self.store.versions, lambda: self.slot.live)
         self.gateway = Gateway(
             slot=self.slot,
-            episodes=self.store.episodes,
+            placement=Placement(self.store.episodes),
+            find_call=self.store.episodes.call,
             resolve=names.resolve,
             check_grader=catalog.find_grader,
             on_recorded=self.intake.wake,
@@ -130,7 +137,7 @@ class Service:
         self.scheduler = Scheduler()
         self.scheduler.every(config.learner.check_interval_s, "learn", self.runner.check)
         self.scheduler.start()
-        for work in (self.intake.run(), self._watch_engines(clients)):
+        for work in (self._digest(), self._watch_engines(clients)):
             task = asyncio.create_task(work)
             task.add_done_callback(self._on_task_ended)
             self._tasks.append(task)
@@ -189,6 +196,7 @@ class Service:
                 }
                 for skill in self.store.skills.all()
             ],
+            "learnable": self.coverage.report(),
             "running": running,
             "progress": self.runner.progress,
             "next_check_in_s": self.scheduler.seconds_to_next("learn"),
@@ -218,6 +226,12 @@ class Service:
         else:
             on_ready = partial(self._on_engine_ready, clients[0])
             await supervise(self.engine, on_ready, partial(self._on_engine_down, clients[0]), _say)
+
+    async def _digest(self) -> None:
+        """Load what digesting needs before the first requests come, then digest."""
+        await self.intake.warm_up()
+        garbage.keep_what_is()
+        await self.intake.run()
 
     async def _on_engine_ready(self, client: PolicyClient) -> None:
         was_ready = not self.slot.not_ready()
@@ -251,6 +265,7 @@ class Service:
             ),
             grader_of=catalog.find_grader,
             config=self.settings.tasks,
+            is_answering=lambda: self.in_flight.is_busy,
         )
 
     def _practice(self) -> Practice:
@@ -287,7 +302,11 @@ class Service:
         )
         app.include_router(agent_routes.routes(self.gateway, names, self.not_ready))
         app.include_router(
-            memory_routes.routes(self.store, lambda skill: missing(skill, self.settings.learner))
+            memory_routes.routes(
+                self.store,
+                lambda skill: missing(skill, self.settings.learner),
+                lambda calls: rows_of_tree(calls, group_id="").fates,
+            )
         )
         app.include_router(grader_routes.routes(self.store, self.intake.wake))
         app.include_router(task_routes.routes(self.store, self.settings.tasks, self.intake.wake))
@@ -301,6 +320,7 @@ class Service:
             adapter_routes.routes(self.store, self.registry, self.pointer, evaluation)
         )
         app.add_api_route("/v1/status", lambda: answer(self.status()))
+        app.add_middleware(AdmissionMiddleware, in_flight=self.in_flight)
         app.add_middleware(
             AccessMiddleware,
             auth=self.settings.auth,

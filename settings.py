@@ -43,6 +43,10 @@ class ServerConfig(BaseModel):
     """Port to listen on; 0 takes a free one."""
     max_body_mib: float = Field(default=8.0, gt=0)
     """Largest request body; a 1M-token conversation fits."""
+    max_in_flight: int = Field(default=1_000, ge=1)
+    """Requests that are answered at once; one more gets 503 and Retry-After at once. Each costs
+    memory for its conversation twice, and a connection to the engine.
+    """
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """Level of the service's own log."""
 

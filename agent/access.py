@@ -13,6 +13,7 @@ import orjson
 from pydantic import BaseModel, ConfigDict
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from agent.dialects.errors import body_at
 from memory.errors import AuthenticationError, DenizenError, ForbiddenError, TooLargeError
 
 OPEN_PATHS = {"/health", "/ready"}
@@ -70,7 +71,7 @@ class AccessMiddleware:
             await self._app(scope, limit.counted(receive), send)
         except (AuthenticationError, ForbiddenError, TooLargeError) as error:
             await _drain(receive)
-            await send_error(send, error)
+            await send_error(send, error, body_at(scope["path"], error))
 
     def _check_key(self, scope: Scope, headers: dict[bytes, bytes]) -> None:
         if scope["path"] in OPEN_PATHS:
@@ -152,9 +153,9 @@ async def _drain(receive: Receive) -> None:
         more = message["type"] == "http.request" and message.get("more_body", False)
 
 
-async def send_error(send: Send, error: DenizenError) -> None:
-    """Answer with an error's own status and body."""
-    body = orjson.dumps(error.body())
+async def send_error(send: Send, error: DenizenError, told: dict[str, Any]) -> None:
+    """Answer with an error's own status, and the body that tells of it."""
+    body = orjson.dumps(told)
     headers: list[tuple[bytes, bytes]] = [(b"content-type", b"application/json")]
     headers += [(b"content-length", str(len(body)).encode()), (b"connection", b"close")]
     start: dict[str, Any] = {"type": "http.response.start", "status": error.status}

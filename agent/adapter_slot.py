@@ -10,7 +10,8 @@ down first. It does not know how adapter files are made or checked.
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Sequence
+import secrets
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,6 +46,15 @@ class Lease:
 
     model: str  # the version, or what the engine calls its base model
     client: PolicyClient
+    cache_salt: str
+
+    def addressed(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a request as it is sent to the engine.
+
+        vLLM's prefix cache knows an adapter by name and folder, and an engine that outlives its
+        Denizen may have known other weights by these; the salt keeps the two apart.
+        """
+        return {**body, "model": self.model, "cache_salt": self.cache_salt}
 
 
 class AdapterSlot:
@@ -52,8 +62,8 @@ class AdapterSlot:
 
     Example:
         ``await slot.publish("denizen-000007")``, record the move, ``slot.move("denizen-000007")``;
-        ``async with slot.lease(slot.live) as lease: await lease.client.chat({"model": lease.model,
-        …})``.
+        ``async with slot.lease(slot.live) as lease: await
+        lease.client.chat(lease.addressed({"messages": …}))``.
 
     Every engine starts as down; ``restore`` brings it up. All calls come from one event loop.
 
@@ -80,6 +90,7 @@ class AdapterSlot:
             [EngineSlots(one, max_resident=max_resident, keep=self._keep) for one in clients]
         )
         self._files = files
+        self._cache_salt = secrets.token_hex(8)
         self._live = live
         self._previous = previous
         self._ephemeral: dict[str, Path] = {}
@@ -134,7 +145,8 @@ class AdapterSlot:
         engine = await self._hold(version, affinity)
         life = engine.life
         try:
-            yield Lease(engine.base_name if version == BASE else version, engine.client)
+            model = engine.base_name if version == BASE else version
+            yield Lease(model, engine.client, self._cache_salt)
         except EngineRejectedError as error:
             if error.status != 404 or version == BASE:
                 raise

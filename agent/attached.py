@@ -77,6 +77,7 @@ class _Watch:
                 if self.num_stalls == MAX_STALLS:
                     reason = "it answers its health check but computes nothing"
                     await self.on_down(self.client, reason)
+                    await self.client.close()  # what is under way there would wait for ever
 
     async def _stalls(self) -> bool:
         """Say whether no token came in all of the time given; an error is an answer."""

@@ -1,11 +1,10 @@
-"""What is kept of an answer, token for token, and what the client sees of it.
+"""What is kept of an answer, token for token, as the engine reports it.
 
-The engine is asked for token ids and log-probabilities on every call; a client that did not ask
-sees exactly what it would have seen without. Nothing is re-tokenised; an unknown log-probability is
-None.
+Nothing is re-tokenised; an unknown log-probability is None. It does not know what the client sees
+of the answer.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,9 +23,11 @@ class CapturedChoice:
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[float | None] = field(default_factory=list)
     finish_reason: str | None = None
+    stop_reason: str | int | None = None  # the stop sequence or token that ended it
 
-    def absorb(self, delta: Mapping[str, Any], choice: Mapping[str, Any]) -> None:
-        """Add a chunk (or a whole message) and the tokens that came with it."""
+    def absorb(self, choice: Mapping[str, Any]) -> None:
+        """Add a chunk, or a whole answer, and the tokens that came with it."""
+        delta = _said(choice)
         if isinstance(delta.get("content"), str):
             self.content.append(delta["content"])
         thought = delta.get("reasoning") or delta.get("reasoning_content")
@@ -35,9 +36,9 @@ class CapturedChoice:
         for position, fragment in enumerate(delta.get("tool_calls") or ()):
             self._absorb_tool_call(fragment, position)
         self.token_ids += choice.get("token_ids") or ()
-        entries = (choice.get("logprobs") or {}).get("content") or ()
-        self.logprobs += [_measured(entry.get("logprob")) for entry in entries]
+        self.logprobs += [_measured(logprob) for logprob in _logprobs(choice)]
         self.finish_reason = choice.get("finish_reason") or self.finish_reason
+        self.stop_reason = choice.get("stop_reason") or self.stop_reason
 
     def _absorb_tool_call(self, fragment: Mapping[str, Any], position: int) -> None:
         call = self.tool_calls.setdefault(
@@ -73,62 +74,37 @@ class CapturedChoice:
 
 @dataclass(slots=True)
 class Capture:
-    """One answer of the engine, plain or streamed, as it arrives.
+    """One answer of the engine, plain or streamed, as it arrives."""
 
-    Attributes:
-        asked_logprobs: the client asked for log-probabilities itself.
-        asked_token_ids: the client asked for token ids itself.
-        asked_model: the name the client used; the engine's own name never reaches it.
-    """
-
-    asked_model: str
-    asked_logprobs: bool
-    asked_token_ids: bool
     id: str | None = None
     prompt_token_ids: list[int] | None = None
     usage: dict[str, Any] | None = None
     choices: dict[int, CapturedChoice] = field(default_factory=dict)
 
-    def answer(self, body: dict[str, Any]) -> dict[str, Any]:
-        """Keep a whole answer and return the client's view of it."""
-        self._absorb(body, "message")
-        return self._view(body)
-
-    def chunk(self, body: dict[str, Any]) -> dict[str, Any] | None:
-        """Keep one streamed chunk; return the client's view, None where it has nothing to see."""
-        self._absorb(body, "delta")
-        if self._is_capture_only(body):
-            return None
-        return self._view(body)
-
-    def _absorb(self, body: Mapping[str, Any], part: str) -> None:
+    def absorb(self, body: Mapping[str, Any]) -> None:
+        """Keep a whole answer or one chunk of it, of chat or of a completion."""
         self.id = self.id or body.get("id")
         if body.get("prompt_token_ids") is not None:
             self.prompt_token_ids = body["prompt_token_ids"]
         self.usage = body.get("usage") or self.usage
         for choice in body.get("choices") or ():
-            captured = self.choices.setdefault(choice.get("index", 0), CapturedChoice())
-            captured.absorb(choice.get(part) or {}, choice)
+            if choice.get("prompt_token_ids") is not None:  # where a completion has them
+                self.prompt_token_ids = choice["prompt_token_ids"]
+            self.choices.setdefault(choice.get("index", 0), CapturedChoice()).absorb(choice)
 
-    def _is_capture_only(self, body: Mapping[str, Any]) -> bool:
-        """Say whether a chunk exists only because token ids were asked for."""
-        if self.asked_logprobs or self.asked_token_ids or not body.get("choices"):
-            return False
-        return all(
-            choice.get("finish_reason") is None and not any((choice.get("delta") or {}).values())
-            for choice in body["choices"]
-        )
 
-    def _view(self, body: dict[str, Any]) -> dict[str, Any]:
-        body["model"] = self.asked_model
-        if not self.asked_token_ids and "prompt_token_ids" in body:
-            body["prompt_token_ids"] = None
-        for choice in body.get("choices") or ():
-            if not self.asked_token_ids and "token_ids" in choice:
-                choice["token_ids"] = None
-            if not self.asked_logprobs:
-                choice["logprobs"] = None
-        return body
+def _said(choice: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return what a choice says: a chunk's delta, a whole message, or a completion's text."""
+    said = choice.get("delta") or choice.get("message")
+    return {"content": choice.get("text")} if said is None else said
+
+
+def _logprobs(choice: Mapping[str, Any]) -> Sequence[Any]:
+    """Return one entry a token: chat has a list of objects, a completion one of numbers."""
+    told = choice.get("logprobs") or {}
+    if "token_logprobs" in told:
+        return told["token_logprobs"]  # type: ignore[no-any-return]
+    return [entry.get("logprob") for entry in told.get("content") or ()]
 
 
 def _measured(logprob: Any) -> float | None:

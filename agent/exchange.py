@@ -9,12 +9,13 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
 
 from agent.capture import Capture, CapturedChoice
-from agent.sessions import chain_key
+from agent.dialects.dialect import Ask, Reply
+from agent.placement import Place
+from agent.policy import parse_json
 from memory.errors import InvalidRequestError
-from memory.types import Call, CallStatus, Episode, Message, utc_now
+from memory.types import Call, CallStatus, utc_now
 
 MAX_SESSION_NAME = 200
 
@@ -26,6 +27,8 @@ class Options:
     session: str | None
     record: bool
     learn: bool
+    retry_key: str | None = None  # the same for every attempt at one request
+    is_retry: bool = False  # the client says that it tried before
 
     @classmethod
     def of(cls, headers: Mapping[str, str], session: str | None) -> "Options":
@@ -43,6 +46,8 @@ class Options:
             session=session,
             record=_switch(headers, "x-denizen-record"),
             learn=_switch(headers, "x-denizen-learn"),
+            retry_key=headers.get("idempotency-key") or None,
+            is_retry=headers.get("x-stainless-retry-count", "0") != "0",
         )
 
 
@@ -57,24 +62,28 @@ def _switch(headers: Mapping[str, str], name: str) -> bool:
 class Exchange:
     """One request on its way through the gateway."""
 
-    body: dict[str, Any]
-    history: list[Message]
+    ask: Ask
     options: Options
-    episode: Episode
-    parent_id: str | None
-    scope: str  # who speaks
+    place: Place
     adapter: str
     capture: Capture
+    reply: Reply
     is_closed: bool = False  # its record has been begun
     started_at: datetime = field(default_factory=utc_now)
     started: float = field(default_factory=time.perf_counter)
+
+    def absorb(self, raw: bytes) -> bytes:
+        """Keep one chunk of the engine; return what the client is told of it, nothing perhaps."""
+        chunk = parse_json(raw)
+        self.capture.absorb(chunk)
+        return b"".join(self.reply.events(chunk))
 
     def headers(self) -> dict[str, str]:
         """Return the contract's response headers."""
         headers = {"x-denizen-adapter": self.adapter}
         if self.options.record:
             headers["x-denizen-call-id"] = self.call_id
-            headers["x-denizen-episode-id"] = self.episode.id
+            headers["x-denizen-episode-id"] = self.place.episode.id
         return headers
 
     @property
@@ -99,10 +108,10 @@ class Exchange:
     def _call(self, choice: CapturedChoice, status: CallStatus, error: str | None) -> Call:
         return Call(
             id=self.call_id,
-            episode_id=self.episode.id,
+            episode_id=self.place.episode.id,
             created_at=self.started_at,
             adapter=self.adapter,
-            request={key: value for key, value in self.body.items() if key != "metadata"},
+            request=self.ask.record,
             message=choice.message(),
             prompt_token_ids=self.capture.prompt_token_ids,
             completion_token_ids=choice.token_ids or None,
@@ -110,18 +119,10 @@ class Exchange:
             finish_reason=choice.finish_reason,
             status=status,
             latency_ms=(time.perf_counter() - self.started) * 1000,
-            parent_id=self.parent_id,
+            parent_id=self.place.parent_id,
+            edge=self.place.edge,
             session=self.options.session,
             usage=self.capture.usage,
             error=error,
             learn=self.options.learn,
         )
-
-    def chain_keys(self, calls: list[Call]) -> list[str | None]:
-        """Return the key under which each call is found when a later request continues it."""
-        return [
-            None
-            if call.message is None
-            else chain_key([*self.history, call.message], scope=self.scope)
-            for call in calls
-        ]

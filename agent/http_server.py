@@ -12,6 +12,10 @@ from memory.errors import ConfigError
 GRACE_S = 4
 """For open requests when told to stop; the engine stops after them, within 10 s in all."""
 
+KEEP_ALIVE_S = 75
+"""For idle connections: longer than clients keep theirs (httpx 5 s, proxies 60 s), so that none
+sends a request into a connection that is just being closed."""
+
 
 class Server(uvicorn.Server):
     """uvicorn, which by itself would end the process at SIGTERM before the service has stopped."""
@@ -24,6 +28,9 @@ class Server(uvicorn.Server):
                 log_level="warning",
                 access_log=False,
                 lifespan="off",
+                ws="none",
+                proxy_headers=False,  # nothing here asks where a request came from
+                timeout_keep_alive=KEEP_ALIVE_S,
                 timeout_graceful_shutdown=GRACE_S,
             )
         )

@@ -24,6 +24,9 @@ ADMIN_TIMEOUT_S = 60.0
 """A load takes 30 to 40 ms on an idle engine and waits for the running step on a busy one."""
 HEALTH_TIMEOUT_S = 5.0
 
+CHAT_PATH = "/v1/chat/completions"
+COMPLETIONS_PATH = "/v1/completions"
+
 _DONE = b"[DONE]"
 
 
@@ -67,9 +70,9 @@ class PolicyClient:
 
     async def close(self) -> None:
         """Close every connection; the client can be used again afterwards."""
-        if self._opened is not None:
-            await self._opened.close()
-            self._opened = None
+        opened, self._opened = self._opened, None
+        if opened is not None:
+            await opened.close()
 
     async def served(self) -> list[ServedModel]:
         """Return what the engine answers to: the base model, then the loaded adapters."""
@@ -92,12 +95,12 @@ class PolicyClient:
         """Return the folder or hub name of the engine's base model, or None if it does not say."""
         return next((model.root for model in await self.served() if model.parent is None), None)
 
-    async def chat(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the engine's JSON answer to a chat completion that is not streamed."""
-        return await self._post_json("/v1/chat/completions", body)
+    async def chat(self, body: Mapping[str, Any], path: str = CHAT_PATH) -> dict[str, Any]:
+        """Return the engine's JSON answer to a completion that is not streamed."""
+        return await self._post_json(path, body)
 
-    async def stream(self, body: Mapping[str, Any]) -> AsyncIterator[bytes]:
-        """Yield the data of each server-sent event of a streamed chat completion, as it arrives.
+    async def stream(self, body: Mapping[str, Any], path: str = CHAT_PATH) -> AsyncIterator[bytes]:
+        """Yield the data of each server-sent event of a streamed completion, as it arrives.
 
         The events do not depend on how the network cut them. ``[DONE]`` is not yielded: the
         iterator ends with it. Closing the iterator closes the connection, by which the engine stops
@@ -106,7 +109,7 @@ class PolicyClient:
         Raises:
             EngineError: the stream ended without ``[DONE]``, or the engine reported an error in it.
         """
-        async with self._request("POST", "/v1/chat/completions", body) as response:
+        async with self._request("POST", path, body) as response:
             async for data in _events(response.content):
                 if data == _DONE:
                     return
@@ -115,6 +118,18 @@ class PolicyClient:
                 yield data
         raise EngineError("the engine's stream ended before its answer was complete")
 
+    async def count_tokens(self, body: Mapping[str, Any]) -> int:
+        """Return how many tokens a conversation's prompt has.
+
+        Raises:
+            EngineError: the engine does not say.
+        """
+        answer = await self._post_json("/tokenize", body)
+        count = answer.get("count")
+        if not isinstance(count, int):
+            raise EngineError(f"the engine counted no tokens: {answer!r:.200}")
+        return count
+
     async def prompt_logprobs(self, model: str, token_ids: list[int]) -> list[float | None]:
         """Return the log-probability of each prompt token; [T], the first is None.
 
@@ -122,7 +137,7 @@ class PolicyClient:
             EngineError: the answer does not hold one entry per token.
         """
         body = {"model": model, "prompt": token_ids, "max_tokens": 1, "prompt_logprobs": 0}
-        answer = await self._post_json("/v1/completions", body)
+        answer = await self._post_json(COMPLETIONS_PATH, body)
         try:
             entries = answer["choices"][0]["prompt_logprobs"]
             return [

@@ -1,4 +1,4 @@
-"""HTTP routes of answering and of operation: chat, models, health, readiness, metrics."""
+"""HTTP routes of answering and of operation: the dialects, models, health, readiness, metrics."""
 
 from collections.abc import Callable
 
@@ -6,28 +6,49 @@ from fastapi import APIRouter, Request
 from fastapi.responses import Response
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
+from agent.dialects.chat import Chat
+from agent.dialects.completions import Completions
+from agent.dialects.dialect import Dialect
+from agent.dialects.messages import Messages
+from agent.dialects.responses import Responses
 from agent.gateway import Gateway
 from agent.model_names import ModelNames
-from memory.http import answer
+from memory.errors import DenizenError
+from memory.http import answer, error_answer
+from memory.wire import read_json
 
 
 def routes(gateway: Gateway, names: ModelNames, not_ready: Callable[[], list[str]]) -> APIRouter:
     """Return the routes.
 
     Args:
-        gateway: answers chat completions.
+        gateway: answers completions.
         names: the models that can be asked for.
         not_ready: the reasons why the service is not ready; empty when it is.
     """
     router = APIRouter()
 
-    @router.post("/v1/chat/completions")
-    async def chat(request: Request) -> Response:
-        return await gateway.chat(request)
+    def add(path: str, dialect: Dialect) -> None:
+        async def answer_in_dialect(request: Request) -> Response:
+            return await gateway.answer(request, dialect)
 
-    @router.post("/s/{session}/v1/chat/completions")
-    async def chat_in_session(session: str, request: Request) -> Response:
-        return await gateway.chat(request, session)
+        for prefix in ("/v1", "/s/{session}/v1"):
+            router.add_route(prefix + path, answer_in_dialect, methods=["POST"])
+
+    messages = Messages()
+    add("/chat/completions", Chat())
+    add("/completions", Completions())
+    add("/responses", Responses())
+    add("/messages", messages)
+
+    @router.post("/v1/messages/count_tokens")
+    @router.post("/s/{session}/v1/messages/count_tokens")
+    async def count_tokens(request: Request) -> Response:
+        try:
+            model, prompt = messages.count(read_json(await request.body()))
+            return answer({"input_tokens": await gateway.count_tokens(model, prompt)})
+        except DenizenError as error:
+            return error_answer(error, messages.error(error))
 
     @router.get("/v1/models")
     @router.get("/s/{session}/v1/models")

@@ -37,9 +37,9 @@ class Sampler:
         body = {"messages": list(messages), "n": num_samples, **sampling}
         started_at, started = utc_now(), time.perf_counter()
         async with self._slot.lease(adapter) as lease:
-            answer = await lease.client.chat(upstream_body(body, lease.model))
-        capture = Capture(asked_model=adapter, asked_logprobs=False, asked_token_ids=False)
-        capture.answer(answer)
+            answer = await lease.client.chat(lease.addressed(upstream_body(body)))
+        capture = Capture()
+        capture.absorb(answer)
         latency_ms = (time.perf_counter() - started) * 1000
         return [
             Call(

@@ -1,11 +1,14 @@
 """From a finished episode to signal: its skill, grades, outcome, and the task it makes.
 
 Runs behind the answers and catches up after a restart: whatever the store lists as undigested is
-taken, oldest first. It does not know how texts are embedded or grades are reached.
+taken, oldest first. While requests are answered it rests most of the time: to embed a text takes
+many times as much of a core as an answer's whole way through the gateway. It does not know how
+texts are embedded or grades are reached.
 """
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -15,9 +18,11 @@ from graders.outcome import merge
 from graders.types import Answer, Grader
 from learner import tasks as task_specs
 from learner.tasks import TasksConfig
+from learner.trees import main_line
 from memory.database import Transaction
 from memory.embed import Embedding
 from memory.episode_store import set_grades, set_skill
+from memory.errors import DenizenError
 from memory.skill_store import save_skill
 from memory.skills import Assignment, Embedder, SkillAssigner
 from memory.store import Store
@@ -34,7 +39,11 @@ from memory.types import (
 )
 
 log = logging.getLogger(__name__)
-BATCH = 64
+BATCH = 16
+"""Written at once; answers whose records wait behind it come a few milliseconds later."""
+REST_FACTOR = 3
+"""While requests are answered, how many times as long as it works it rests: a quarter of a core."""
+REST_LOOK_S = 0.1
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,6 +67,7 @@ class Intake:
         load_assigner: Callable[[], SkillAssigner],
         grader_of: Callable[[str], Grader],
         config: TasksConfig,
+        is_answering: Callable[[], bool],
     ) -> None:
         self._store = store
         self._embedder = embedder
@@ -66,6 +76,7 @@ class Intake:
         self._is_assigner_stale = False
         self._grader_of = grader_of
         self._config = config
+        self._is_answering = is_answering
         self._wake = asyncio.Event()
         self._turn = asyncio.Lock()
 
@@ -77,13 +88,28 @@ class Intake:
         """Digest what there is, then wait for more; until cancelled."""
         while True:
             self._wake.clear()
+            began = time.monotonic()
             try:
                 while await self.digest_some():
-                    pass
+                    await self._rest(time.monotonic() - began)
+                    began = time.monotonic()
             except Exception:  # the next episode must still be digested
                 log.exception("digesting episodes failed; tried again with the next one")
                 self._is_assigner_stale = True  # it may know what was not stored
             await self._wake.wait()
+
+    async def warm_up(self) -> None:
+        """Load the embedder, which takes seconds of a core."""
+        try:
+            await self._embed(["warm up"])
+        except DenizenError as error:
+            log.error("episodes will not be digested: %s", error)
+
+    async def _rest(self, worked_s: float) -> None:
+        """Leave the machine to the answers, as long as there are any."""
+        until = time.monotonic() + REST_FACTOR * worked_s
+        while self._is_answering() and (left_s := until - time.monotonic()) > 0:
+            await asyncio.sleep(min(left_s, REST_LOOK_S))
 
     async def digest_some(self) -> int:
         """Digest one batch of episodes and one of tasks; return how many found their place."""
@@ -99,7 +125,8 @@ class Intake:
             return len(episodes) + num_placed
 
     async def _digest(self, episodes: Sequence[Episode]) -> None:
-        digests = [await self._work_out(episode) for episode in episodes]
+        told = await asyncio.to_thread(self._read, episodes)
+        digests = [await self._work_out(*one) for one in told]
         fresh = [digest.episode for digest in digests if digest.episode.skill_id is None]
         embeddings = await self._embed([episode.task_text for episode in fresh])
         placed = {
@@ -163,10 +190,17 @@ class Intake:
         )
         return skill_id
 
-    async def _work_out(self, episode: Episode) -> Digest:
-        calls = self._store.episodes.calls(episode.id)
-        feedback = self._store.episodes.feedback(episode.id)
-        answered = [call for call in calls if call.status is CallStatus.OK and call.message]
+    def _read(
+        self, episodes: Sequence[Episode]
+    ) -> list[tuple[Episode, list[Call], list[Feedback]]]:
+        store = self._store.episodes
+        return [(one, store.calls(one.id), store.feedback(one.id)) for one in episodes]
+
+    async def _work_out(
+        self, episode: Episode, calls: Sequence[Call], feedback: Sequence[Feedback]
+    ) -> Digest:
+        task = main_line(calls)  # a title's or a sub-agent's answer is not the task's
+        answered = [call for call in task if call.status is CallStatus.OK and call.message]
         grades = await self._check(episode, answered[-1]) if answered else []
         grades += grade_feedback(feedback)
         return Digest(

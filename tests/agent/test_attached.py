@@ -59,6 +59,14 @@ def is_ready(slot) -> Callable[[], bool]:
     return lambda: slot.not_ready() == []
 
 
+async def test_a_request_under_way_on_an_engine_that_hangs_is_ended(live, engine):
+    async with watched(live) as reasons:
+        engine.control(hangs=True)
+        with pytest.raises(EngineUnavailableError):
+            await asyncio.wait_for(ask(live), 10)
+        assert "computes nothing" in reasons[0]
+
+
 def test_a_hang_is_found_within_60_s():
     assert HANG_FOUND_S < 60 - policy.HEALTH_TIMEOUT_S
 

@@ -1,13 +1,4 @@
-import copy
-
-import pytest
-
 from agent.capture import Capture
-
-
-def capture(**fields) -> Capture:
-    asked = {"asked_model": "denizen", "asked_logprobs": False, "asked_token_ids": False}
-    return Capture(**asked | fields)
 
 
 def chunk(content="", ids=(), logprobs=(), finish=None, **delta) -> dict:
@@ -23,9 +14,9 @@ def chunk(content="", ids=(), logprobs=(), finish=None, **delta) -> dict:
 
 
 def test_tokens_that_share_a_chunk_are_all_kept():
-    kept = capture()
-    kept.chunk(chunk("12", [33, 34], [-0.5, -0.25]))
-    kept.chunk(chunk("", [2], [-0.1], finish="stop"))
+    kept = Capture()
+    kept.absorb(chunk("12", [33, 34], [-0.5, -0.25]))
+    kept.absorb(chunk("", [2], [-0.1], finish="stop"))
     choice = kept.choices[0]
     assert (choice.token_ids, choice.known_logprobs()) == ([33, 34, 2], [-0.5, -0.25, -0.1])
     assert choice.message() == {"role": "assistant", "content": "12"}
@@ -33,19 +24,19 @@ def test_tokens_that_share_a_chunk_are_all_kept():
 
 
 def test_a_floor_value_is_an_unknown_logprob_and_not_a_number():
-    kept = capture()
-    kept.chunk(chunk("1", [33], [-9999.0]))
+    kept = Capture()
+    kept.absorb(chunk("1", [33], [-9999.0]))
     assert kept.choices[0].known_logprobs() == [None]
 
 
 def test_a_token_without_its_logprob_leaves_none_for_the_whole_choice():
-    kept = capture()
-    kept.chunk(chunk("12", [33, 34], [-0.5]))
+    kept = Capture()
+    kept.absorb(chunk("12", [33, 34], [-0.5]))
     assert kept.choices[0].known_logprobs() is None
 
 
 def test_interleaved_tool_calls_stay_apart():
-    kept = capture()
+    kept = Capture()
     for index, call_id, name, arguments in (
         (0, "a", "add", ""),
         (1, "b", "mul", ""),
@@ -55,7 +46,7 @@ def test_interleaved_tool_calls_stay_apart():
         (1, None, None, ": 2}"),
     ):
         function = {"name": name, "arguments": arguments}
-        kept.chunk(chunk(tool_calls=[{"index": index, "id": call_id, "function": function}]))
+        kept.absorb(chunk(tool_calls=[{"index": index, "id": call_id, "function": function}]))
     calls = kept.choices[0].message()["tool_calls"]
     assert [(c["id"], c["function"]["name"], c["function"]["arguments"]) for c in calls] == [
         ("a", "add", '{"x": 1}'),
@@ -63,67 +54,62 @@ def test_interleaved_tool_calls_stay_apart():
     ]
 
 
-def test_the_tool_calls_of_a_whole_answer_are_shown_as_they_came_and_kept():
-    calls = [
-        {"id": name, "type": "function", "function": {"name": name, "arguments": '{"x": 1}'}}
-        for name in ("b", "a")
-    ]
+def test_a_whole_answer_is_kept_as_its_chunks_are():
+    function = {"name": "add", "arguments": '{"x": 1}'}
+    calls = [{"id": name, "type": "function", "function": function} for name in ("b", "a")]
     message = {"role": "assistant", "content": None, "tool_calls": calls}
-    body = {
-        "id": "chatcmpl-1",
-        "choices": [{"index": 0, "message": message, "finish_reason": "tool_calls"}],
-    }
-    kept = capture()
-    assert kept.answer(copy.deepcopy(body))["choices"][0]["message"] == message
+    choice = {"index": 0, "message": message, "token_ids": [5, 2], "finish_reason": "tool_calls"}
+    kept = Capture()
+    kept.absorb({"id": "chatcmpl-1", "prompt_token_ids": [1], "choices": [choice]})
     assert kept.choices[0].message() == message | {"content": ""}
+    assert (kept.prompt_token_ids, kept.choices[0].token_ids) == ([1], [5, 2])
 
 
-@pytest.mark.parametrize("delta", [{}, {"content": ""}, {"content": None}])
-def test_a_token_inside_tool_markup_is_kept_and_not_shown(delta):
-    kept = capture()
-    choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": None}
-    markup = {"id": "chatcmpl-1", "choices": [choice | {"token_ids": [33]}]}
-    assert kept.chunk(copy.deepcopy(markup)) is None
+def test_a_token_inside_tool_markup_is_kept():
+    kept = Capture()
+    kept.absorb({"id": "chatcmpl-1", "choices": [{"index": 0, "delta": {}, "token_ids": [33]}]})
     assert kept.choices[0].token_ids == [33]
-    asked = capture(asked_token_ids=True)
-    assert asked.chunk(copy.deepcopy(markup))["choices"][0]["delta"] == delta
-    last = {"id": "chatcmpl-1", "choices": [choice | {"finish_reason": "tool_calls"}]}
-    assert kept.chunk(last) is not None
 
 
-def test_a_chunk_that_exists_only_for_the_record_is_not_shown():
-    kept = capture()
-    assert kept.chunk(chunk("", [33], [-0.5])) is None
-    assert kept.chunk(chunk("", [2], [-0.5], finish="stop")) is not None
-    assert kept.choices[0].token_ids == [33, 2]
-    asked = capture(asked_token_ids=True)
-    assert asked.chunk(chunk("", [33], [-0.5])) is not None
+def test_the_text_of_a_completion_is_kept_with_its_own_forms_of_ids_and_logprobs():
+    kept = Capture()
+    for place, text in enumerate(("1", "2")):
+        told = {"token_logprobs": [-0.5, None][place : place + 1], "tokens": [text]}
+        choice = {"index": 0, "text": text, "token_ids": [33 + place], "logprobs": told}
+        choice["prompt_token_ids"] = [7, 8] if place == 0 else None
+        kept.absorb({"id": "cmpl-1", "choices": [choice]})
+    assert kept.choices[0].message() == {"role": "assistant", "content": "12"}
+    assert kept.choices[0].token_ids == [33, 34]
+    assert kept.choices[0].known_logprobs() == [-0.5, None]
+    assert kept.prompt_token_ids == [7, 8]
 
 
-def test_the_usage_chunk_with_no_choices_passes_and_is_kept():
-    kept = capture()
+def test_the_usage_is_kept_wherever_it_comes():
+    kept = Capture()
     usage = {"prompt_tokens": 3, "completion_tokens": 1, "total_tokens": 4}
-    assert kept.chunk({"id": "chatcmpl-1", "choices": [], "usage": usage}) is not None
+    kept.absorb({"id": "chatcmpl-1", "choices": [], "usage": usage})
+    kept.absorb(chunk("late", [33], [-0.5]))
     assert kept.usage == usage
 
 
-def test_what_the_client_sees_hides_names_ids_and_logprobs_it_did_not_ask_for():
-    seen = capture().chunk(copy.deepcopy(chunk("12", [33], [-0.5])))
-    assert seen["model"] == "denizen"
-    assert seen["choices"][0]["token_ids"] is None
-    assert seen["choices"][0]["logprobs"] is None
+def test_the_stop_sequence_that_ended_an_answer_is_kept():
+    kept = Capture()
+    body = chunk("", finish="stop")
+    body["choices"][0]["stop_reason"] = "END"
+    kept.absorb(body)
+    assert kept.choices[0].stop_reason == "END"
 
 
 def test_thinking_is_kept_in_its_own_field_under_either_name():
     for name in ("reasoning", "reasoning_content"):
-        kept = capture()
-        kept.chunk(chunk("", **{name: "hmm"}))
-        kept.chunk(chunk("12"))
+        kept = Capture()
+        kept.absorb(chunk("", **{name: "hmm"}))
+        kept.absorb(chunk("12"))
         message = {"role": "assistant", "content": "12", "reasoning": "hmm"}
         assert kept.choices[0].message() == message
 
 
 def test_nothing_that_came_is_no_message():
-    kept = capture()
-    kept.chunk({"id": "chatcmpl-1", "choices": [{"index": 0, "delta": {"role": "assistant"}}]})
+    kept = Capture()
+    kept.absorb({"id": "chatcmpl-1", "choices": [{"index": 0, "delta": {"role": "assistant"}}]})
     assert kept.choices[0].message() is None

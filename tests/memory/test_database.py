@@ -153,3 +153,10 @@ def test_readers_of_threads_that_ended_are_closed(database):
         thread.join()
     texts(database)
     assert len(database._readers) <= 2
+
+
+def test_a_write_after_closing_is_refused_and_does_not_wait_for_ever(tmp_path):
+    database = Database(tmp_path / "denizen.db", MemoryConfig())
+    database.close()
+    with pytest.raises(StoreError, match="closed"):
+        database.write(lambda db: None)

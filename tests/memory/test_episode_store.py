@@ -5,8 +5,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from memory.episode_store import CallKeys
 from memory.errors import NotFoundError
-from memory.types import CallStatus, EpisodeSource, Feedback, Grade, GradeKind, Outcome
+from memory.types import CallStatus, Edge, EpisodeSource, Feedback, Grade, GradeKind, Outcome
 from tests import records
 
 
@@ -22,7 +23,7 @@ def outcome(value: float) -> Outcome:
 
 async def test_what_was_recorded_reads_back_equal(store):
     episode, call = records.episode(reference="12", session="s"), records.call()
-    await store.episodes.record(episode, [call], ["key"])
+    await store.episodes.record(episode, [call], [CallKeys(answer="key")])
     assert store.episodes.get("ep_1") == episode
     assert store.episodes.calls("ep_1") == [call]
 
@@ -100,11 +101,33 @@ async def test_practice_is_graded_when_it_is_stored_and_never_digested_again(sto
     )
 
 
-async def test_a_conversation_is_found_by_its_newest_call(store):
-    await store.episodes.record(records.episode(), [records.call()], ["k"])
-    other = records.episode(id="ep_2")
-    await store.episodes.record(other, [records.call(id="chatcmpl-2", episode_id="ep_2")], ["k"])
-    assert store.episodes.find_chain(["missing", "k"]) == {"k": ("chatcmpl-2", "ep_2")}
+async def test_calls_are_found_by_their_conversation_and_say_whether_they_were_continued(store):
+    keys = [CallKeys(answer="k", system="s")]
+    await store.episodes.record(records.episode(), [records.call()], keys)
+    later = records.call(id="chatcmpl-2", parent_id="chatcmpl-1", edge=Edge.CONTINUATION)
+    await store.episodes.record(records.episode(), [later], keys)
+    found = store.episodes.find_answered(["missing", "k"], limit=9)
+    assert [(one.call_id, one.is_continued) for one in found] == [
+        ("chatcmpl-2", False),
+        ("chatcmpl-1", True),
+    ]
+    assert found[0].system == "s"
+    assert store.episodes.find_answered([], limit=9) == []
+
+
+async def test_a_side_call_continues_nothing(store):
+    await store.episodes.record(records.episode(), [records.call()], [CallKeys(answer="k")])
+    title = records.call(id="chatcmpl-2", parent_id="chatcmpl-1", edge=Edge.SIDE_CALL)
+    await store.episodes.record(records.episode(), [title], [None])
+    assert not store.episodes.find_answered(["k"], limit=9)[-1].is_continued
+
+
+async def test_attempts_at_a_request_are_found_newest_first(store):
+    for number in (1, 2):
+        call = records.call(id=f"c{number}", status=CallStatus.ERROR)
+        await store.episodes.record(records.episode(), [call], [CallKeys(request="r")])
+    assert [one.call_id for one in store.episodes.find_requested("r", limit=9)] == ["c2", "c1"]
+    assert store.episodes.find_requested("other", limit=9) == []
 
 
 async def test_pages_follow_each_other_without_gap_or_repeat(store):

@@ -2,6 +2,7 @@
 
 import json
 import threading
+from collections.abc import Iterator
 
 import httpx
 import openai
@@ -12,8 +13,10 @@ from tests.running import ask, wait_until
 
 
 @pytest.fixture
-def client(service) -> openai.OpenAI:
-    return openai.OpenAI(base_url=f"{service.http.base_url}/v1", api_key="none", max_retries=0)
+def client(service) -> Iterator[openai.OpenAI]:
+    url = f"{service.http.base_url}/v1"
+    with openai.OpenAI(base_url=url, api_key="none", max_retries=0) as client:
+        yield client
 
 
 def episode_of(service, response: httpx.Response) -> dict:

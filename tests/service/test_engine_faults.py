@@ -191,14 +191,16 @@ def test_an_engine_killed_in_mid_stream_is_an_error_event_and_an_error_record(
 
 def test_the_openai_client_raises_when_the_engine_is_killed_in_mid_stream(service, engine, version):
     """P-23: a client library must not take it for an end."""
-    client = openai.OpenAI(base_url=f"{service.http.base_url}/v1", api_key="none", max_retries=0)
     engine.control(chunk_delay_s=0.05)
     messages = [{"role": "user", "content": "a b c d e f g h"}]
-    chunks = iter(client.chat.completions.create(model="denizen", messages=messages, stream=True))
-    next(chunks)
-    engine.stop()
-    with pytest.raises(openai.APIError):
-        list(chunks)
+    url = f"{service.http.base_url}/v1"
+    with openai.OpenAI(base_url=url, api_key="none", max_retries=0) as client:
+        stream = client.chat.completions.create(model="denizen", messages=messages, stream=True)
+        chunks = iter(stream)
+        next(chunks)
+        engine.stop()
+        with pytest.raises(openai.APIError):
+            list(chunks)
 
 
 def test_an_engine_that_is_healthy_but_gives_no_token_is_not_ready(service, engine, version):

@@ -37,14 +37,15 @@ def learned(real_service) -> dict[str, Any]:
 
 
 def test_the_openai_client_gets_a_sensible_streamed_answer(real_service):
-    client = openai.OpenAI(base_url=f"{real_service.http.base_url}/v1", api_key="none")
-    stream = client.chat.completions.create(
-        model="denizen@base",
-        messages=[{"role": "user", "content": "What is the capital of France?"}],
-        temperature=0,
-        stream=True,
-    )
-    pieces = [chunk.choices[0].delta.content or "" for chunk in stream]
+    url = f"{real_service.http.base_url}/v1"
+    with openai.OpenAI(base_url=url, api_key="none") as client:
+        stream = client.chat.completions.create(
+            model="denizen@base",
+            messages=[{"role": "user", "content": "What is the capital of France?"}],
+            temperature=0,
+            stream=True,
+        )
+        pieces = [chunk.choices[0].delta.content or "" for chunk in stream]
     assert "Paris" in "".join(pieces)
     assert len(pieces) > 5
 

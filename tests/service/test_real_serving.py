@@ -155,7 +155,7 @@ async def test_a_tool_call_in_the_output_is_parsed(real_service):
 
 @pytest.mark.parametrize("choice", ["auto", "required"])
 def test_a_tools_request_is_accepted_streamed_and_not(real_service, choice):
-    client = openai.OpenAI(base_url=f"{real_service.http.base_url}/v1", api_key="none")
+    url = f"{real_service.http.base_url}/v1"
     asked: dict[str, Any] = {
         "model": "denizen@base",
         "messages": [{"role": "user", "content": "What is the weather in Paris?"}],
@@ -164,8 +164,10 @@ def test_a_tools_request_is_accepted_streamed_and_not(real_service, choice):
         "temperature": 0,
         "max_tokens": 60,
     }
-    plain = client.chat.completions.create(**asked).choices[0]
-    chunks = [chunk.choices[0] for chunk in client.chat.completions.create(**asked, stream=True)]
+    with openai.OpenAI(base_url=url, api_key="none") as client:
+        plain = client.chat.completions.create(**asked).choices[0]
+        stream = client.chat.completions.create(**asked, stream=True)
+        chunks = [chunk.choices[0] for chunk in stream]
     fragments = [one for chunk in chunks for one in chunk.delta.tool_calls or []]
     arguments = "".join(one.function.arguments or "" for one in fragments if one.function)
     text = "".join(chunk.delta.content or "" for chunk in chunks)

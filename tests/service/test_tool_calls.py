@@ -2,6 +2,7 @@
 
 import copy
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import httpx
@@ -39,8 +40,10 @@ def caller(engine: FakeEngine) -> FakeEngine:
 
 
 @pytest.fixture
-def client(service: ServiceThread) -> openai.OpenAI:
-    return openai.OpenAI(base_url=f"{service.http.base_url}/v1", api_key="none", max_retries=0)
+def client(service: ServiceThread) -> Iterator[openai.OpenAI]:
+    url = f"{service.http.base_url}/v1"
+    with openai.OpenAI(base_url=url, api_key="none", max_retries=0) as client:
+        yield client
 
 
 def post(service: ServiceThread, messages: list[dict[str, Any]], **fields: Any) -> httpx.Response:

@@ -1,0 +1,45 @@
+"""P-28: a record that cannot be written breaks no answer, is counted and shown, and comes once."""
+
+import re
+
+from tests.running import ServiceThread, ask
+
+CHAT = "/v1/chat/completions"
+
+
+def dropped(service: ServiceThread) -> float:
+    text = service.http.get("/metrics").text
+    found = re.search(r"^denizen_records_dropped_total (\S+)$", text, re.MULTILINE)
+    assert found is not None
+    return float(found[1])
+
+
+def test_what_is_lost_is_counted_and_what_follows_a_repair_is_recorded_once(service):
+    database = service.service.store.database
+    assert service.http.post(CHAT, json=ask("before")).status_code == 200
+    already = dropped(service)
+    database.write(lambda db: db.execute("PRAGMA max_page_count = 1"))
+    full = [service.http.post(CHAT, json=ask("x " * 5000, stream=s)) for s in (False, True)]
+    assert [response.status_code for response in full] == [200, 200]
+    assert full[1].text.endswith("data: [DONE]\n\n")
+    assert dropped(service) == already + 2
+    assert "degraded" in service.http.get("/ready").json()["reasons"][0]
+    database.write(lambda db: db.execute("PRAGMA max_page_count = 1000000"))
+    assert service.http.post(CHAT, json=ask("after")).status_code == 200
+    rows = service.http.get("/v1/episodes").json()["data"]
+    assert [row["task_text"] for row in rows] == ["after", "before"]
+    assert [row["num_calls"] for row in rows] == [1, 1]
+    assert dropped(service) == already + 2
+
+
+def test_every_failed_call_has_a_record_that_says_so(service, engine):
+    for switches in ({"http_error": 500}, {"http_error": 400}, {"cut_after_chunks": 0}):
+        engine.reset()
+        engine.control(**switches)
+        service.http.post(CHAT, json=ask("fails", stream=True))
+    rows = service.http.get("/v1/episodes").json()["data"]
+    shown = [service.http.get(f"/v1/episodes/{row['id']}").json() for row in rows]
+    calls = [call for one in shown for call in one["calls"]]
+    assert len(calls) == 3
+    assert {call["status"] for call in calls} == {"error"}
+    assert all(call["error"] and not call["learnable"] for call in calls)
