@@ -6,7 +6,7 @@ the last one, for tokens without an adapter. ``bench/cpu_lora.py`` measures what
 
 - wrong: with every adapter slot in use, a request for the base model that shares a batch with
   adapter requests is answered by the adapter in the last slot;
-- slow: a tenth of the base model's tokens per second at 64 concurrent requests.
+- slow: a fifth of the base model's tokens per second at 64 concurrent requests.
 
 ``GroupedPunicaWrapper`` takes its place. The rows of a step are grouped by adapter once, not in
 every layer; a layer takes two matrix products per adapter in the batch, also where vLLM fuses
