@@ -55,7 +55,24 @@ class ChatMessage(BaseModel):
         return content
 
 
-class ChatRequest(BaseModel):
+class Sampling(BaseModel):
+    """How tokens are drawn, as chat completions and plain completions both say it."""
+
+    min_tokens: int | None = Field(None, ge=0, le=MAX_TOKENS)
+    temperature: float | None = Field(None, ge=0, le=2)
+    top_p: float | None = Field(None, gt=0, le=1)
+    top_k: int | None = Field(None, ge=-1)
+    min_p: float | None = Field(None, ge=0, le=1)
+    presence_penalty: float | None = Field(None, ge=-2, le=2)
+    frequency_penalty: float | None = Field(None, ge=-2, le=2)
+    repetition_penalty: float | None = Field(None, gt=0)
+    logit_bias: dict[str, float] | None = None
+    seed: int | None = None
+    stop: str | Annotated[list[str], Field(max_length=MAX_STOPS)] | None = None
+    ignore_eos: bool | None = None
+
+
+class ChatRequest(Sampling):
     """OpenAI's parameters and the sampling parameters that vLLM adds.
 
     Those that can have no effect on one's own engine are accepted, as clients send them by habit.
@@ -71,18 +88,6 @@ class ChatRequest(BaseModel):
     n: int | None = Field(None, ge=1, le=MAX_CHOICES)
     max_tokens: int | None = Field(None, ge=1, le=MAX_TOKENS)  # vLLM follows the next if both come
     max_completion_tokens: int | None = Field(None, ge=1, le=MAX_TOKENS)
-    min_tokens: int | None = Field(None, ge=0, le=MAX_TOKENS)
-    temperature: float | None = Field(None, ge=0, le=2)
-    top_p: float | None = Field(None, gt=0, le=1)
-    top_k: int | None = Field(None, ge=-1)
-    min_p: float | None = Field(None, ge=0, le=1)
-    presence_penalty: float | None = Field(None, ge=-2, le=2)
-    frequency_penalty: float | None = Field(None, ge=-2, le=2)
-    repetition_penalty: float | None = Field(None, gt=0)
-    logit_bias: dict[str, float] | None = None
-    seed: int | None = None
-    stop: str | Annotated[list[str], Field(max_length=MAX_STOPS)] | None = None
-    ignore_eos: bool | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = Field(None, ge=0, le=20)
     return_token_ids: bool | None = None

@@ -1,8 +1,7 @@
 """When Python looks for garbage that only it can find.
 
-Such a look goes over every object that is old, and once torch is imported there are a million: with
-Python's own thresholds the looks took as long as the answers (measured: 900 requests a second
-instead of 1,600). It does not know whose objects they are.
+Such a look goes over every object that is old, and once torch is imported there are a million. It
+does not know whose objects they are.
 """
 
 import gc

@@ -5,9 +5,9 @@ Passed through to the engine's own route, which reports token ids on each choice
 
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import ConfigDict, Field, field_validator
 
-from agent.chat_request import MAX_CHOICES, MAX_STOPS, MAX_TOKENS, Metadata
+from agent.chat_request import MAX_CHOICES, MAX_TOKENS, Metadata, Sampling
 from agent.dialects.chat import OpenAiReply
 from agent.dialects.dialect import Ask, FindCall
 from agent.policy import COMPLETIONS_PATH
@@ -18,7 +18,7 @@ MAX_TOKEN_ID = 2**31 - 1
 WITHOUT_EFFECT = {"metadata", "user", "store", "echo", "best_of"}
 
 
-class CompletionsRequest(BaseModel):
+class CompletionsRequest(Sampling):
     """OpenAI's parameters and the sampling parameters that vLLM adds."""
 
     model_config = ConfigDict(extra="forbid")
@@ -31,18 +31,6 @@ class CompletionsRequest(BaseModel):
     n: int | None = Field(None, ge=1, le=MAX_CHOICES)
     best_of: None = None
     max_tokens: int | None = Field(None, ge=1, le=MAX_TOKENS)
-    min_tokens: int | None = Field(None, ge=0, le=MAX_TOKENS)
-    temperature: float | None = Field(None, ge=0, le=2)
-    top_p: float | None = Field(None, gt=0, le=1)
-    top_k: int | None = Field(None, ge=-1)
-    min_p: float | None = Field(None, ge=0, le=1)
-    presence_penalty: float | None = Field(None, ge=-2, le=2)
-    frequency_penalty: float | None = Field(None, ge=-2, le=2)
-    repetition_penalty: float | None = Field(None, gt=0)
-    logit_bias: dict[str, float] | None = None
-    seed: int | None = None
-    stop: str | Annotated[list[str], Field(max_length=MAX_STOPS)] | None = None
-    ignore_eos: bool | None = None
     logprobs: int | None = Field(None, ge=0, le=20)
     return_token_ids: bool | None = None
     echo: bool | None = None

@@ -1,9 +1,10 @@
 """A service over a fake engine for programs written elsewhere, and a wall around this machine."""
 
 import socket
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
+import openai
 import pytest
 
 from tests.clients.wall import WAYS_OUT, only_loopback
@@ -39,3 +40,15 @@ def service(engine: FakeEngine, tmp_path: Path) -> Iterator[ServiceThread]:
 def url(service: ServiceThread) -> str:
     """Return what a client is given as its base URL."""
     return f"{service.http.base_url}/v1"
+
+
+@pytest.fixture
+def client(url: str) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=url, api_key="none", max_retries=0) as client:
+        yield client
+
+
+@pytest.fixture
+async def async_client(url: str) -> AsyncIterator[openai.AsyncOpenAI]:
+    async with openai.AsyncOpenAI(base_url=url, api_key="none", max_retries=0) as client:
+        yield client

@@ -1,7 +1,6 @@
 """The ``openai`` package, plain and asynchronous, over the service, given only its base URL."""
 
 import json
-from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import openai
@@ -25,18 +24,6 @@ ADD: Any = {
     },
 }
 TWO_CALLS = tool_call("add", '{"a": 1, "b": 2}') + tool_call("add", '{"a": 3, "b": 4}')
-
-
-@pytest.fixture
-def client(url: str) -> Iterator[openai.OpenAI]:
-    with openai.OpenAI(base_url=url, api_key="none", max_retries=0) as client:
-        yield client
-
-
-@pytest.fixture
-async def async_client(url: str) -> AsyncIterator[openai.AsyncOpenAI]:
-    async with openai.AsyncOpenAI(base_url=url, api_key="none", max_retries=0) as client:
-        yield client
 
 
 def test_a_conversation_of_three_turns_is_one_exact_episode(service, client):

@@ -1,6 +1,5 @@
 """``/v1/responses`` by the packages that speak it: ``openai``, and ``openai-agents``' own model."""
 
-from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import openai
@@ -24,18 +23,6 @@ LOCAL_ONLY = RunConfig(tracing_disabled=True)
 def add(a: int) -> int:
     """Add one to a number."""
     return a + 1
-
-
-@pytest.fixture
-def client(url: str) -> Iterator[openai.OpenAI]:
-    with openai.OpenAI(base_url=url, api_key="none", max_retries=0) as client:
-        yield client
-
-
-@pytest.fixture
-async def async_client(url: str) -> AsyncIterator[openai.AsyncOpenAI]:
-    async with openai.AsyncOpenAI(base_url=url, api_key="none", max_retries=0) as client:
-        yield client
 
 
 def calls_of(response: Any) -> list[Any]:
