@@ -6,12 +6,13 @@ import shutil
 import signal
 import socket
 import sys
-from contextlib import suppress
+from contextlib import closing, suppress
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import uvloop
 from fastapi import FastAPI
 
 import home as house
@@ -48,7 +49,7 @@ from learner.runner import CycleRunner
 from learner.training_process import TrainingProcess
 from learner.trees import rows_of_tree
 from memory import routes as memory_routes
-from memory.embed import MiniLmEmbedder
+from memory.embedding_process import EmbeddingProcess
 from memory.errors import ConfigError, DenizenError
 from memory.http import answer, answer_errors
 from memory.skills import Embedder, SkillAssigner
@@ -355,16 +356,18 @@ def serve(
     settings = configuration.load(home, overrides)
     house.log_to(home, settings.server.log_level)
     with house.lock(home), listen(settings.server.host, settings.server.port) as listener:
-        asyncio.run(_until_signalled(Service(settings, home, MiniLmEmbedder()), listener))
+        uvloop.run(_until_signalled(settings, home, listener))
 
 
-async def _until_signalled(service: Service, listener: socket.socket) -> None:
-    running = asyncio.create_task(service.run(listener))
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, lambda: service.request_stop() or running.cancel())
-    with suppress(asyncio.CancelledError):  # told to stop while it was starting
-        await running
+async def _until_signalled(settings: Settings, home: Path, listener: socket.socket) -> None:
+    with closing(EmbeddingProcess()) as embedder:
+        service = Service(settings, home, embedder)
+        running = asyncio.create_task(service.run(listener))
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, lambda: service.request_stop() or running.cancel())
+        with suppress(asyncio.CancelledError):  # told to stop while it was starting
+            await running
 
 
 def _say(line: str) -> None:

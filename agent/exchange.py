@@ -3,7 +3,6 @@
 Pure bookkeeping: it neither talks to the engine nor writes to the store.
 """
 
-import dataclasses
 import time
 import uuid
 from collections.abc import Mapping
@@ -96,18 +95,15 @@ class Exchange:
     def calls(self, status: CallStatus, error: str | None) -> list[Call]:
         """Return the records of this exchange, one a choice; one even when nothing came."""
         choices = self.capture.choices or {0: CapturedChoice()}
-        first = self._call(choices[min(choices)], status, error)
         return [
-            dataclasses.replace(
-                self._call(choice, status, error),
-                id=first.id if index == 0 else f"{first.id}.{index}",
-            )
-            for index, choice in sorted(choices.items())
+            self._call(index, choice, status, error) for index, choice in sorted(choices.items())
         ]
 
-    def _call(self, choice: CapturedChoice, status: CallStatus, error: str | None) -> Call:
+    def _call(
+        self, index: int, choice: CapturedChoice, status: CallStatus, error: str | None
+    ) -> Call:
         return Call(
-            id=self.call_id,
+            id=self.call_id if index == 0 else f"{self.call_id}.{index}",
             episode_id=self.place.episode.id,
             created_at=self.started_at,
             adapter=self.adapter,

@@ -6,7 +6,7 @@ It does not know how an engine is run, how versions come to be, or what is learn
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack
 from typing import Any
 
@@ -24,9 +24,9 @@ from agent.exchange import Exchange, Options
 from agent.model_names import LIVE_NAME
 from agent.pins import Pins
 from agent.placement import Asked, Placement
-from memory.errors import DenizenError, StoreError, UnavailableError
+from memory.errors import DenizenError, UnavailableError
 from memory.http import error_answer
-from memory.types import CallStatus, utc_now
+from memory.types import Call, CallStatus, utc_now
 from memory.wire import read_json
 
 log = logging.getLogger(__name__)
@@ -68,7 +68,7 @@ class Gateway:
         self._check_grader = check_grader
         self._on_recorded = on_recorded
         self._pins = pins
-        self._background: set[asyncio.Task[None]] = set()
+        self._background: set[asyncio.Future[None]] = set()
         self._failure: str | None = None
         self._failed_at = 0.0
 
@@ -200,24 +200,43 @@ class Gateway:
         yield b"".join(exchange.reply.end())
 
     async def _record(self, exchange: Exchange, status: CallStatus, error: str | None) -> None:
-        """Keep the exchange, once; a client that leaves now does not take the record with it."""
+        """Keep the exchange, once; what cannot be written is counted, and breaks no answer.
+
+        A client that leaves meanwhile does not take the record with it.
+        """
         if exchange.is_closed:
             return
         exchange.is_closed = True
         metrics.REQUESTS.labels(status).inc()
         if exchange.options.record:
-            await asyncio.shield(self._spawn(self._keep(exchange, status, error)))
+            await asyncio.shield(self._keep(exchange, status, error))
 
-    async def _keep(self, exchange: Exchange, status: CallStatus, error: str | None) -> None:
-        """Write the records; what cannot be written is counted and shown, and breaks no answer."""
-        calls = exchange.calls(status, error)
-        try:
-            with metrics.RECORDS_WAITING.track_inprogress(), metrics.RECORD_SECONDS.time():
-                await self._placement.keep(exchange.place, calls)
-        except (StoreError, UnavailableError) as failure:
+    def _keep(
+        self, exchange: Exchange, status: CallStatus, error: str | None
+    ) -> "asyncio.Future[None]":
+        """Begin to write the records; the future never fails."""
+        calls, began = exchange.calls(status, error), time.perf_counter()
+        told = asyncio.get_running_loop().create_future()
+        self._background.add(told)
+        metrics.RECORDS_WAITING.inc()
+
+        def on_kept(kept: "asyncio.Future[None]") -> None:
+            self._background.discard(told)
+            metrics.RECORDS_WAITING.dec()
+            metrics.RECORD_SECONDS.observe(time.perf_counter() - began)
+            self._account(calls, status, kept.exception())
+            told.set_result(None)
+
+        self._placement.keep(exchange.place, calls).add_done_callback(on_kept)
+        return told
+
+    def _account(
+        self, calls: Sequence[Call], status: CallStatus, failure: BaseException | None
+    ) -> None:
+        if failure is not None:
             metrics.RECORDS_DROPPED.inc(len(calls))
-            self._failure, self._failed_at = failure.message, time.monotonic()
-            log.error("call %s was answered but not recorded: %s", exchange.call_id, failure)
+            self._failure, self._failed_at = str(failure), time.monotonic()
+            log.error("call %s was answered but not recorded: %s", calls[0].id, failure)
             return
         self._failure = None
         metrics.RECORDS.labels(status).inc(len(calls))
@@ -225,12 +244,6 @@ class Gateway:
             if reason is not None:
                 metrics.RECORDS_TEXT_ONLY.labels(reason).inc()
         self._on_recorded()
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
-        task = asyncio.create_task(work)
-        self._background.add(task)
-        task.add_done_callback(self._background.discard)
-        return task
 
 
 async def _first(events: AsyncIterator[bytes]) -> bytes:

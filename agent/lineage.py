@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from agent.quotes import Hit, QuoteIndex, QuoteKind
-from agent.sessions import Keys
+from agent.sessions import Keys, spoken
 from memory.episode_store import EpisodeStore, Recorded
 from memory.types import Call, CallStatus, Edge, Message, utc_now
 
@@ -46,6 +46,9 @@ class Lineage:
         episodes: what is recorded.
         quotes: the texts that may be quoted.
         followed: calls that a running request continues, and by how many.
+
+    Attributes:
+        failed_at: when a call failed last, in seconds since the epoch; whoever records sets it.
     """
 
     def __init__(
@@ -54,6 +57,7 @@ class Lineage:
         self._episodes = episodes
         self._quotes = quotes
         self._followed = followed
+        self.failed_at = float("-inf")
 
     def named(self, call: Call, keys: Keys) -> Kin:
         """Return the place of a request whose client names the call that it goes on from."""
@@ -64,6 +68,8 @@ class Lineage:
         """Return the call whose messages and answer a request begins with."""
         newest, earlier = keys.answers[:1], keys.answers[1:]
         found = self._episodes.find_answered(newest, limit=MAX_TWINS)
+        if not found and (kin := self._extended(messages, keys)) is not None:
+            return kin
         found = found or self._episodes.find_answered(earlier, limit=MAX_TWINS)
         if not found:
             return None
@@ -73,13 +79,45 @@ class Lineage:
             return rewritten or Kin(parent.episode_id, parent.call_id, Edge.COMPACTION)
         return Kin(parent.episode_id, parent.call_id, self._edge_below(parent, keys))
 
+    def _extended(self, messages: Sequence[Message], keys: Keys) -> Kin | None:
+        """Return the call whose answer came back with more behind it.
+
+        Some programs write what they did below the answers that they send back: smolagents, which
+        tools it called.
+        """
+        if keys.before is None:
+            return None
+        attempts = self._episodes.find_requested(keys.before, limit=MAX_ATTEMPTS)
+        said = next(one for one in reversed(messages[:-1]) if one.get("role") == "assistant")
+        theirs = [one for one in attempts if self._begins_with_answer(said, one.call_id)]
+        if not theirs:
+            return None
+        parent = min(theirs, key=self._is_followed)
+        edge = self._edge_below(parent, keys)
+        return Kin(
+            parent.episode_id,
+            parent.call_id,
+            Edge.RERENDERED if edge is Edge.CONTINUATION else edge,
+        )
+
+    def _begins_with_answer(self, said: Message, call_id: str) -> bool:
+        answer = self._episodes.call(call_id).message
+        if answer is None or said.get("tool_calls"):
+            return False
+        names = [call["function"]["name"] for call in answer.get("tool_calls") or ()]
+        now, before = spoken(said), spoken(answer)
+        return bool(before or names) and now.startswith(before) and all(n in now for n in names)
+
+    def _is_followed(self, call: Recorded) -> bool:
+        return call.is_continued or self._followed.get(call.call_id, 0) > 0
+
     def _strangeness(self, call: Recorded, keys: Keys) -> tuple[int, bool, bool]:
         """Rank the calls that a request may continue; the smallest fits best."""
-        is_followed = call.is_continued or self._followed.get(call.call_id, 0) > 0
-        return (keys.answers.index(call.answer or ""), call.system != keys.system, is_followed)
+        rank = keys.answers.index(call.answer or "")
+        return rank, call.system != keys.system, self._is_followed(call)
 
     def _edge_below(self, parent: Recorded, keys: Keys) -> Edge:
-        if parent.is_continued or self._followed.get(parent.call_id, 0) > 0:
+        if self._is_followed(parent):
             attempts = self._episodes.find_requested(keys.request, limit=MAX_ATTEMPTS)
             is_retry = any(one.parent_id == parent.call_id for one in attempts)
             return Edge.RETRY if is_retry else Edge.FORK
@@ -91,6 +129,8 @@ class Lineage:
         Two speakers may well begin with the same words: without a name, only what failed a moment
         ago is tried again.
         """
+        if not is_same_speaker and time.time() - self.failed_at > RETRIED_WITHIN_S:
+            return None
         newest = next(iter(self._episodes.find_requested(keys.request, limit=1)), None)
         if newest is None:
             return None

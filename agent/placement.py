@@ -5,7 +5,9 @@ What is recorded is found by key in the database; what still runs, and what may 
 in memory, bounded. It does not know how a request is answered, nor what is learned from it.
 """
 
+import asyncio
 import dataclasses
+import time
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 
@@ -25,6 +27,7 @@ from memory.episode_store import CallKeys, EpisodeStore
 from memory.errors import NotFoundError
 from memory.types import (
     Call,
+    CallStatus,
     Edge,
     Episode,
     EpisodeSource,
@@ -67,25 +70,31 @@ class Placement:
             self._quotes.add(place.source, place.texts)
         return place
 
-    async def keep(self, place: Place, calls: Sequence[Call]) -> None:
-        """Store the calls of one answer at their place; returns when committed.
+    def keep(self, place: Place, calls: Sequence[Call]) -> "asyncio.Future[None]":
+        """Store the calls of one answer at their place; the future is done after the commit.
 
-        Raises:
-            StoreError: the record cannot be written.
-            UnavailableError: too many writes wait.
+        It fails with ``StoreError`` where the record cannot be written, and with
+        ``UnavailableError`` where too many writes wait.
         """
         answered = [[] if one.message is None else answered_texts(one.message) for one in calls]
         keys = [
             _call_keys(place.keys, call, [*(place.texts if index == 0 else ()), *answered[index]])
             for index, call in enumerate(calls)
         ]
-        try:
-            await self._episodes.record(place.episode, calls, keys)
-        finally:
+        kept = self._episodes.record(place.episode, calls, keys)
+
+        def on_kept(_: "asyncio.Future[None]") -> None:
             self._running.discard(place)
-        place.source.call_id = calls[0].id
-        for call, texts in zip(calls, answered, strict=True):
-            self._quotes.add(dataclasses.replace(place.source, call_id=call.id), texts)
+            if any(call.status is not CallStatus.OK for call in calls):
+                self._lineage.failed_at = time.time()
+            if kept.exception() is not None:
+                return
+            place.source.call_id = calls[0].id
+            for call, texts in zip(calls, answered, strict=True):
+                self._quotes.add(dataclasses.replace(place.source, call_id=call.id), texts)
+
+        kept.add_done_callback(on_kept)
+        return kept
 
     def _find(self, asked: Asked, keys: Keys) -> tuple[Episode, str | None, Edge | None]:
         if asked.continues is not None:
@@ -137,7 +146,9 @@ class Placement:
         return self._episodes.session_episode(session) if running is None else running.id
 
     def _load_quotes(self) -> None:
-        """Remember what the newest recorded calls said, as before a restart."""
+        """Remember what the newest recorded calls said, and whether one failed."""
+        if (failed_at := self._episodes.newest_failure(MAX_CALLS)) is not None:
+            self._lineage.failed_at = failed_at.timestamp()
         for row in self._episodes.newest_quotes(MAX_CALLS):
             source = Source(
                 episode_id=row["episode_id"],

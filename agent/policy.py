@@ -110,12 +110,14 @@ class PolicyClient:
             EngineError: the stream ended without ``[DONE]``, or the engine reported an error in it.
         """
         async with self._request("POST", path, body) as response:
-            async for data in _events(response.content):
-                if data == _DONE:
-                    return
-                if data.startswith(b'{"error"'):
-                    raise EngineError(f"the engine broke off its answer: {_message(data)}")
-                yield data
+            events = _Events()
+            async for chunk in response.content.iter_any():
+                for data in events.feed(chunk):
+                    if data == _DONE:
+                        return
+                    if data.startswith(b'{"error"'):
+                        raise EngineError(f"the engine broke off its answer: {_message(data)}")
+                    yield data
         raise EngineError("the engine's stream ended before its answer was complete")
 
     async def count_tokens(self, body: Mapping[str, Any]) -> int:
@@ -247,28 +249,36 @@ class PolicyClient:
                 # No limit: the engine queues, not the client. vLLM closes idle connections after
                 # 5 s; dropping them earlier avoids sending a request into a closing one.
                 connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=3.0),
+                cookie_jar=aiohttp.DummyCookieJar(),
+                skip_auto_headers=("User-Agent", "Accept", "Accept-Encoding"),
                 timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S),
             )
         return self._opened
 
 
-async def _events(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
-    """Yield the data of each server-sent event; several ``data:`` lines are joined by newlines.
+class _Events:
+    """Server-sent events as they arrive; several ``data:`` lines are joined by newlines.
 
     The bytes are split at line ends only, so a chunk border may fall anywhere: in a line end, in a
-    character. An event that the end of the stream cut off is not yielded.
+    character. An event that the end of the stream cut off is never returned.
     """
-    pending = b""
-    lines: list[bytes] = []
-    async for chunk in content.iter_any():
-        *complete, pending = (pending + chunk).split(b"\n")
+
+    def __init__(self) -> None:
+        self._pending = b""
+        self._lines: list[bytes] = []
+
+    def feed(self, chunk: bytes) -> list[bytes]:
+        """Take some bytes; return the data of each event that they complete."""
+        *complete, self._pending = (self._pending + chunk).split(b"\n")
+        events = []
         for line in complete:
             line = line.removesuffix(b"\r")
             if line.startswith(b"data:"):
-                lines.append(line[5:].removeprefix(b" "))
-            elif not line and lines:
-                yield b"\n".join(lines)
-                lines = []
+                self._lines.append(line[5:].removeprefix(b" "))
+            elif not line and self._lines:
+                events.append(b"\n".join(self._lines))
+                self._lines = []
+        return events
 
 
 def _refusal(

@@ -13,6 +13,7 @@ from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import lru_cache
 from typing import Any
 
 from agent.sessions import arguments_of, meaning, spoken
@@ -121,9 +122,10 @@ def _leaves(value: Any) -> Iterator[str]:
             yield from _leaves(inner)
 
 
-def words_of(text: str) -> list[str]:
+@lru_cache(maxsize=512)  # a system prompt comes with every request
+def words_of(text: str) -> tuple[str, ...]:
     """Return the first words of a text, without case; a quoted line break counts as a space."""
-    return WORD.findall(text[:MAX_CHARACTERS].replace("\\n", " ").lower())[:MAX_WORDS]
+    return tuple(WORD.findall(text[:MAX_CHARACTERS].replace("\\n", " ").lower())[:MAX_WORDS])
 
 
 def _digest(words: Sequence[str]) -> str:
@@ -194,7 +196,7 @@ class QuoteIndex:
             if source.scope == scope
         ]
 
-    def _digests_in(self, words: list[str]) -> Iterator[tuple[str, int]]:
+    def _digests_in(self, words: Sequence[str]) -> Iterator[tuple[str, int]]:
         """Yield the hashes of the spans of words that may be a recorded text."""
         anchors = map(" ".join, zip(*(words[k:] for k in range(ANCHOR_WORDS)), strict=False))
         for start, anchor in enumerate(anchors):

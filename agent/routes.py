@@ -5,6 +5,8 @@ from collections.abc import Callable
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
 from agent.dialects.chat import Chat
 from agent.dialects.completions import Completions
@@ -18,6 +20,22 @@ from memory.http import answer, error_answer
 from memory.wire import read_json
 
 
+class Answering:
+    """Answers in one dialect, as a bare ASGI application.
+
+    Starlette puts two layers around a function, through which every chunk of a stream would go.
+    """
+
+    def __init__(self, gateway: Gateway, dialect: Dialect) -> None:
+        self._gateway = gateway
+        self._dialect = dialect
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        answered = await self._gateway.answer(Request(scope, receive), self._dialect)
+        await answered(scope, receive, send)
+
+
 def routes(gateway: Gateway, names: ModelNames, not_ready: Callable[[], list[str]]) -> APIRouter:
     """Return the routes.
 
@@ -29,11 +47,9 @@ def routes(gateway: Gateway, names: ModelNames, not_ready: Callable[[], list[str
     router = APIRouter()
 
     def add(path: str, dialect: Dialect) -> None:
-        async def answer_in_dialect(request: Request) -> Response:
-            return await gateway.answer(request, dialect)
-
         for prefix in ("/v1", "/s/{session}/v1"):
-            router.add_route(prefix + path, answer_in_dialect, methods=["POST"])
+            app = Answering(gateway, dialect)
+            router.routes.append(Route(prefix + path, app, methods=["POST"]))
 
     messages = Messages()
     add("/chat/completions", Chat())

@@ -46,6 +46,7 @@ class Keys:
     system: str  # of the system messages that open it
     request: str  # of all of it; equal for another attempt at the same request
     answers: tuple[str, ...]  # of each beginning that ends with an answer, longest first
+    before: str | None  # of the request that got the newest of them; None: there is none
     _chain: "_Hash"
 
     @classmethod
@@ -60,15 +61,22 @@ class Keys:
         system, chain = hashlib.sha256(), hashlib.sha256(scope.encode())
         for message in messages[:num_opening]:
             system.update(meaning(message))
-        answers = []
+        system_key = _hex(system)
+        answers: list[str] = []
+        asked: _Hash | None = None  # the chain up to the newest answer
         for index, message in enumerate(messages[num_opening:], start=num_opening + 1):
+            is_answer = message.get("role") == "assistant" and index < len(messages)
+            if is_answer:
+                asked = chain.copy()
             chain.update(meaning(message))
-            if message.get("role") == "assistant" and index < len(messages):
+            if is_answer:
                 answers.append(_hex(chain))
-        system_key, whole = _hex(system), chain.copy()
-        whole.update(system_key.encode())
         return cls(
-            system=system_key, request=_hex(whole), answers=tuple(answers[::-1]), _chain=chain
+            system=system_key,
+            request=_request_key(chain, system_key),
+            answers=tuple(answers[::-1]),
+            before=None if asked is None else _request_key(asked, system_key),
+            _chain=chain,
         )
 
     def answered_by(self, answer: Message) -> str:
@@ -76,6 +84,12 @@ class Keys:
         chain = self._chain.copy()
         chain.update(meaning(answer))
         return _hex(chain)
+
+
+def _request_key(chain: "_Hash", system_key: str) -> str:
+    whole = chain.copy()
+    whole.update(system_key.encode())
+    return _hex(whole)
 
 
 def meaning(message: Message) -> bytes:

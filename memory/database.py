@@ -19,6 +19,7 @@ from typing import Any, Literal, TypeAlias, TypeVar
 import sqlite_utils
 from pydantic import BaseModel, ConfigDict
 
+from memory.checkpoints import Checkpoints
 from memory.errors import StoreError, UnavailableError
 from memory.schema import migrations
 
@@ -71,6 +72,7 @@ class Database:
             self._writer = self._open_writer()
         except sqlite3.Error as error:
             raise StoreError(f"cannot open the database {path}: {error}") from error
+        self._checkpoints = Checkpoints(path)
         self._thread = threading.Thread(target=self._run, name="denizen-writer", daemon=True)
         self._closing = threading.Lock()
         self._is_closed = False
@@ -86,6 +88,7 @@ class Database:
             "busy_timeout=5000",
             "journal_size_limit=67108864",
             "secure_delete=ON",
+            "wal_autocheckpoint=0",  # a thread of its own does it
         ):
             connection.execute(f"PRAGMA {pragma}")
         db = sqlite_utils.Database(connection)
@@ -149,6 +152,7 @@ class Database:
             self._is_closed = True
         self._queue.put(None)
         self._thread.join()
+        self._checkpoints.close()
         for reader in self._readers.values():
             reader.close()
         self._writer.close()
@@ -186,6 +190,7 @@ class Database:
             return
         for future, result in done:
             future.set_result(result)
+        self._checkpoints.after_commit()
 
 
 def refused(error: Exception) -> Exception:

@@ -78,7 +78,7 @@ class MiniLmEmbedder:
         if not filled:
             return embeddings
         with self._lock:
-            vectors_ND = self._encode([_readable(texts[n]) for n in filled])
+            vectors_ND = self._encode([readable(texts[n]) for n in filled])
         for n, vector_D in zip(filled, vectors_ND, strict=True):
             embeddings[n] = _checked(vector_D)
         return embeddings
@@ -92,8 +92,8 @@ class MiniLmEmbedder:
         return np.asarray(encoded, dtype=np.float32)
 
 
-def _readable(text: str) -> str:
-    # JSON can carry half a surrogate pair ("\ud800"), which no tokenizer accepts.
+def readable(text: str) -> str:
+    """Return what of a text is read, without the halves of surrogate pairs that JSON may carry."""
     return text[:_MAX_CHARACTERS].encode("utf-8", "replace").decode("utf-8")
 
 

@@ -1,5 +1,6 @@
 """Rows of episodes, calls, feedback and grades: the record of what was asked and answered."""
 
+import asyncio
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -76,17 +77,21 @@ class EpisodeStore:
         self._db = database
         self._answers = GroupWrite(database, record)
 
-    async def record(
+    def record(
         self, episode: Episode, calls: Sequence[Call], keys: Sequence[CallKeys | None]
-    ) -> None:
-        """Store the calls of one answer, and their episode where it is new; returns when committed.
+    ) -> "asyncio.Future[None]":
+        """Store the calls of one answer, and their episode where it is new.
 
         Args:
             episode: stored if its id is new; else it is opened again for grading.
             calls: one a choice.
             keys: for each call, how later requests find it; None: they do not.
+
+        Returns:
+            Done after the commit. It fails with ``StoreError`` where the record cannot be written,
+            and with ``UnavailableError`` where too many writes wait.
         """
-        await self._answers.add(Answered(episode, calls, keys))
+        return self._answers.add(Answered(episode, calls, keys))
 
     async def record_practice(self, trials: Sequence[tuple[Episode, Call, Grade, Outcome]]) -> None:
         """Store graded practice: one episode, one call, one grade each; returns when committed."""
@@ -166,6 +171,14 @@ class EpisodeStore:
         sql = f"""SELECT {RECORDED_COLUMNS} FROM calls WHERE request_key = ?
             ORDER BY rowid DESC LIMIT ?"""
         return [rows.decode(Recorded, row) for row in self._db.read(sql, (key, limit))]
+
+    def newest_failure(self, limit: int) -> datetime | None:
+        """Return when the last of the newest calls was asked that did not end well."""
+        sql = """SELECT created_at FROM
+            (SELECT status, created_at FROM calls ORDER BY rowid DESC LIMIT ?)
+            WHERE status != 'ok' LIMIT 1"""
+        found = self._db.read(sql, (limit,))
+        return datetime.fromisoformat(found[0]["created_at"]) if found else None
 
     def newest_quotes(self, limit: int) -> list[dict[str, Any]]:
         """Return what may be quoted of the newest calls, oldest first, with whose they are."""

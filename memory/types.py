@@ -8,7 +8,7 @@ library.
 
 import hashlib
 import json
-import uuid
+import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -27,7 +27,7 @@ def utc_now() -> datetime:
 def new_id(prefix: str) -> str:
     """Return an id that sorts by the millisecond it was made in: ``ep_0193a1c0b7f1-5c0f9a31``."""
     milliseconds = int(utc_now().timestamp() * 1000)
-    return f"{prefix}_{milliseconds:012x}-{uuid.uuid4().hex[:8]}"
+    return f"{prefix}_{milliseconds:012x}-{random.getrandbits(32):08x}"
 
 
 class CallStatus(StrEnum):
@@ -42,7 +42,7 @@ class Edge(StrEnum):
     """How a call hangs below its parent in the episode's tree, or beside what was before."""
 
     CONTINUATION = "continuation"  # its messages begin with the parent's messages and answer
-    RERENDERED = "rerendered"  # a continuation whose system prompt was written anew
+    RERENDERED = "rerendered"  # a continuation whose system prompt, or answer, was written anew
     FORK = "fork"  # shares a beginning with the parent's conversation, then goes another way
     RETRY = "retry"  # asks what its sibling asked; hangs where the sibling hangs
     COMPACTION = "compaction"  # the parent's history was shortened, or replaced by a summary

@@ -1,6 +1,5 @@
 """Services for tests: in a thread of this process, or as a process that can be killed."""
 
-import asyncio
 import json
 import os
 import signal
@@ -15,6 +14,7 @@ from typing import Any, Self
 
 import httpx
 import numpy as np
+import uvloop
 
 import settings as configuration
 from agent.http_server import listen
@@ -100,7 +100,7 @@ class ServiceThread:
     def _run(self) -> None:
         with listen("127.0.0.1", 0) as listener:
             try:
-                asyncio.run(self.service.run(listener))
+                uvloop.run(self.service.run(listener))
             except BaseException as error:
                 self._failure = error
                 raise

@@ -177,6 +177,33 @@ async def test_a_system_prompt_that_is_written_anew_continues(harness):
     assert place.episode.id == begun.episode.id
 
 
+@pytest.mark.parametrize(
+    ("answer", "sent_back"),
+    [
+        (said(ANSWER), said(f"{ANSWER}\nCalling tools:\n[{{'id': 'call_1'}}]")),
+        (delegating(SUBTASK), said("Calling tools:\n[{'name': 'agent'}]")),
+    ],
+)
+async def test_an_answer_that_comes_back_with_more_behind_it_is_continued(
+    harness, answer, sent_back
+):
+    first, begun = await harness.ask([user(TASK)], answer)
+    history = [user(TASK), sent_back, user("Observation: done")]
+    second, place = await harness.ask(history, said("Next."))
+    assert place.episode.id == begun.episode.id
+    assert (place.parent_id, place.edge) == (first, Edge.RERENDERED)
+    history += [said("Next.\nCalling tools: []"), user("Observation: 10")]
+    _, place = await harness.ask(history, said("I know it."))
+    assert (place.parent_id, place.edge) == (second, Edge.RERENDERED)
+
+
+async def test_an_answer_that_another_gave_to_the_same_question_is_not_continued(harness):
+    _, begun = await harness.ask([user(TASK)], said(ANSWER))
+    foreign = [user(TASK), said("Ask the people who wrote the parser."), user("Why?")]
+    _, place = await harness.ask(foreign, None)
+    assert place.episode.id != begun.episode.id
+
+
 async def test_a_title_belongs_to_the_conversation_that_it_quotes(harness):
     first, begun = await harness.ask([user(TASK)], said(ANSWER))
     await harness.ask([user("How is the weather in the mountains today?")], said("Fine."))

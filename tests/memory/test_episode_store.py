@@ -57,7 +57,11 @@ def test_any_text_and_any_ids_survive_the_round_trip(store, text, content, ids, 
         sampler_logprobs=tuple(-0.5 for _ in ids),
         latency_ms=latency,
     )
-    asyncio.run(store.episodes.record(episode, [call], [None]))
+
+    async def record() -> None:
+        await store.episodes.record(episode, [call], [None])
+
+    asyncio.run(record())
     assert store.episodes.get(episode.id) == episode
     assert store.episodes.calls(episode.id) == [call]
 
