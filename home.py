@@ -3,13 +3,15 @@
 import fcntl
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import orjson
 
 from memory.errors import ConfigError
+from memory.log_filter import RedactingFormatter
+from memory.redaction import PatternRedactor
 
 QUIET_LIBRARIES = ("apscheduler", "httpx", "sentence_transformers")
 
@@ -55,14 +57,13 @@ def note(home: Path, url: str) -> Iterator[None]:
         path.unlink(missing_ok=True)
 
 
-def log_to(home: Path, level: str) -> None:
-    """Write the service's log to ``logs/service.log``."""
+def log_to(home: Path, level: str, keys: Iterable[str] = ()) -> None:
+    """Write the service's log to ``logs/service.log``, without secrets; ``keys`` are its own."""
     folder = home / "logs"
     folder.mkdir(exist_ok=True)
-    logging.basicConfig(
-        level=level.upper(),
-        format="%(asctime)s %(levelname)s %(name)s %(message)s",
-        handlers=[logging.FileHandler(folder / "service.log", encoding="utf-8")],
-    )
+    handler = logging.FileHandler(folder / "service.log", encoding="utf-8")
+    line = "%(asctime)s %(levelname)s %(name)s %(message)s"
+    handler.setFormatter(RedactingFormatter(line, PatternRedactor(known=keys)))
+    logging.basicConfig(level=level.upper(), handlers=[handler])
     for library in QUIET_LIBRARIES:
         logging.getLogger(library).setLevel("WARNING")

@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import uvloop
-from fastapi import FastAPI
+from fastapi import FastAPI, Request
+from fastapi.responses import Response
 
 import home as house
 import settings as configuration
-from agent import attached, garbage, preflight
+from agent import attached, garbage, metrics, preflight
 from agent import routes as agent_routes
 from agent.access import AccessMiddleware
 from agent.adapter_slot import AdapterSlot
@@ -30,8 +31,10 @@ from agent.model_names import ModelNames
 from agent.pins import Pins
 from agent.placement import Placement
 from agent.policy import PolicyClient
+from agent.prompts import Prompts
 from agent.sampler import Sampler
 from agent.scheduler import Scheduler
+from agent.special_tokens import special_tokens
 from agent.supervisor import supervise
 from graders import catalog
 from graders import routes as grader_routes
@@ -48,18 +51,31 @@ from learner.rollouts import Practice
 from learner.runner import CycleRunner
 from learner.training_process import TrainingProcess
 from learner.trees import rows_of_tree
+from memory import erase_routes
 from memory import routes as memory_routes
 from memory.embedding_process import EmbeddingProcess
+from memory.eraser import Eraser
 from memory.errors import ConfigError, DenizenError
+from memory.fences import ControlTokens
 from memory.http import answer, answer_errors
-from memory.skills import Embedder, SkillAssigner
+from memory.privacy import Privacy, redactor_of
+from memory.recall import Recall
+from memory.regrouping import Regrouping
+from memory.retention import Retention
+from memory.skills import Embedder
+from memory.sorter import Sorter
 from memory.store import Store
+from memory.tenants import EVERYTHING, Sight, caller_of
+from memory.vectors import EpisodeVectors
 from memory.version_store import BASE
 from settings import Settings
 
 __all__ = ["ConfigError", "DenizenError", "Service", "serve"]
 
 log = logging.getLogger("denizen")
+RETENTION_INTERVAL_S = 3_600.0
+VECTORS_INTERVAL_S = 300.0
+WAL_INTERVAL_S = 10.0
 
 
 class Service:
@@ -99,7 +115,8 @@ class Service:
         config = self.settings
         model, clients = await self._engines()
         self._clients = clients
-        self.store = Store(self.home / "denizen.db", config.memory)
+        tenants = config.privacy.learn_from
+        self.store = Store(self.home / "denizen.db", config.memory, learn_from=tenants)
         for cycle_id in self.store.cycles.interrupt_running():
             self.store.versions.reject_unproven(cycle_id)
         digest = await asyncio.to_thread(base_digest, model)
@@ -121,15 +138,39 @@ class Service:
         self.pointer = Pointer(self.store.versions, self.store.cycles, self.slot)
         self.coverage = Coverage(self.store.episodes)
         self.in_flight = InFlight(config.server.max_in_flight)
+        self.sorter = Sorter(self.store, self._embedder, config.skills)
         self.intake = self._intake()
         self.runner = CycleRunner(
             self._workshop(model), is_engine_ready=lambda: not self.slot.not_ready()
         )
         names = ModelNames(self.store.versions, lambda: self.slot.live)
+        self.vectors = EpisodeVectors(
+            self.store.database,
+            embedder_id=self._embedder.id,
+            dimension=self._embedder.dimension,
+            file=self.home / "vectors.faiss",
+        )
+        self.privacy = await asyncio.to_thread(self._privacy, model)
+        self.recall = Recall(
+            self.store,
+            embedder=self._embedder,
+            index=self.vectors,
+            config=config.recall,
+            control_tokens=self.privacy.control_tokens,
+        )
+        placement = Placement(self.store.episodes, self.privacy)
+        prompts = Prompts(self.privacy, self.recall, self.store.episodes.call)
+        self.eraser = Eraser(
+            self.store,
+            self.home,
+            forget=[placement.forget, prompts.forget],
+            clean_up=[self.sorter.distrust, self.vectors.reconcile, self.vectors.save],
+        )
         self.gateway = Gateway(
             slot=self.slot,
-            placement=Placement(self.store.episodes),
-            find_call=self.store.episodes.call,
+            placement=placement,
+            prompts=prompts,
+            find_call=lambda call_id, sight: self.store.episodes.seen_by(sight).call(call_id),
             resolve=names.resolve,
             check_grader=catalog.find_grader,
             on_recorded=self.intake.wake,
@@ -137,6 +178,14 @@ class Service:
         )
         self.scheduler = Scheduler()
         self.scheduler.every(config.learner.check_interval_s, "learn", self.runner.check)
+        regrouping = Regrouping(self.store, self.sorter, config.skills)
+        self.scheduler.every(config.skills.regroup_interval_s, "regroup", regrouping.run)
+        retention = Retention(
+            self.store.database, config.memory, forget=[placement.forget, prompts.forget]
+        )
+        self.scheduler.every(RETENTION_INTERVAL_S, "retention", retention.run)
+        self.scheduler.every(VECTORS_INTERVAL_S, "vectors", self._maintain_vectors)
+        self.scheduler.every(WAL_INTERVAL_S, "wal", self._bound_wal)
         self.scheduler.start()
         for work in (self._digest(), self._watch_engines(clients)):
             task = asyncio.create_task(work)
@@ -152,6 +201,7 @@ class Service:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.gateway.close()
+        self.recall.close()
         await self.slot.close()
         for client in self._clients:
             await client.close()
@@ -166,8 +216,8 @@ class Service:
             reasons.append("the database cannot be written")
         return [reason.splitlines()[0] for reason in reasons]
 
-    def status(self) -> dict[str, Any]:
-        """Return what ``denizen status`` shows."""
+    def status(self, sight: Sight = EVERYTHING) -> dict[str, Any]:
+        """Return what ``denizen status`` shows to whoever sees the records of ``sight``."""
         reasons = self.not_ready()
         cycles = self.store.cycles.page(limit=2)
         running = self.runner.running
@@ -186,7 +236,9 @@ class Service:
             },
             "ready": not reasons,
             "reasons": reasons,
-            "counts": self.store.episodes.counts() | {"tasks": self.store.tasks.count()},
+            "tainted": sorted(self.store.versions.taints()),
+            "counts": self.store.episodes.seen_by(sight).counts()
+            | {"tasks": self.store.tasks.count()},
             "skills": [
                 {
                     "id": skill.id,
@@ -196,6 +248,7 @@ class Service:
                     "missing": missing(skill, self.settings.learner),
                 }
                 for skill in self.store.skills.all()
+                if sight.sees(skill.tenant)
             ],
             "learnable": self.coverage.report(),
             "running": running,
@@ -204,6 +257,9 @@ class Service:
             "failed_jobs": self.scheduler.failures,
             "last_cycle": next((c for c in cycles if running is None or c.id != running.id), None),
         }
+
+    def _show_status(self, request: Request) -> Response:
+        return answer(self.status(caller_of(request).sight))
 
     async def _engines(self) -> tuple[Path, list[PolicyClient]]:
         """Return the base model and a client for each engine: by URL, or a child to be started."""
@@ -230,9 +286,17 @@ class Service:
 
     async def _digest(self) -> None:
         """Load what digesting needs before the first requests come, then digest."""
+        await asyncio.to_thread(self.vectors.open)
         await self.intake.warm_up()
         garbage.keep_what_is()
         await self.intake.run()
+
+    async def _maintain_vectors(self) -> None:
+        await asyncio.to_thread(self.vectors.maintain)
+
+    async def _bound_wal(self) -> None:
+        await asyncio.to_thread(self.store.database.bound_wal)
+        metrics.WAL_BYTES.set(self.store.database.wal_bytes)
 
     async def _on_engine_ready(self, client: PolicyClient) -> None:
         was_ready = not self.slot.not_ready()
@@ -258,15 +322,19 @@ class Service:
     def _intake(self) -> Intake:
         return Intake(
             store=self.store,
-            embedder=self._embedder,
-            load_assigner=lambda: SkillAssigner.load(
-                self.store.skills.centroids(),
-                dimension=self._embedder.dimension,
-                config=self.settings.skills,
-            ),
+            sorter=self.sorter,
             grader_of=catalog.find_grader,
             config=self.settings.tasks,
             is_answering=lambda: self.in_flight.is_busy,
+        )
+
+    def _privacy(self, model: Path) -> Privacy:
+        config = self.settings
+        keys = [*config.auth.all_keys, *filter(None, [config.engine.api_key])]
+        return Privacy(
+            config.privacy,
+            redactor=redactor_of(config.privacy, known=keys),
+            control_tokens=ControlTokens(special_tokens(model)),
         )
 
     def _practice(self) -> Practice:
@@ -309,7 +377,8 @@ class Service:
                 lambda calls: rows_of_tree(calls, group_id="").fates,
             )
         )
-        app.include_router(grader_routes.routes(self.store, self.intake.wake))
+        app.include_router(grader_routes.routes(self.store, self.intake.wake, self.privacy))
+        app.include_router(erase_routes.routes(self.store, self.eraser))
         app.include_router(task_routes.routes(self.store, self.settings.tasks, self.intake.wake))
         app.include_router(cycle_routes.routes(self.store, self.runner))
         evaluation = Evaluation(
@@ -320,7 +389,7 @@ class Service:
         app.include_router(
             adapter_routes.routes(self.store, self.registry, self.pointer, evaluation)
         )
-        app.add_api_route("/v1/status", lambda: answer(self.status()))
+        app.add_api_route("/v1/status", self._show_status)
         app.add_middleware(AdmissionMiddleware, in_flight=self.in_flight)
         app.add_middleware(
             AccessMiddleware,
@@ -354,7 +423,7 @@ def serve(
         for section, values in given.items()
     }
     settings = configuration.load(home, overrides)
-    house.log_to(home, settings.server.log_level)
+    house.log_to(home, settings.server.log_level, settings.auth.all_keys)
     with house.lock(home), listen(settings.server.host, settings.server.port) as listener:
         uvloop.run(_until_signalled(settings, home, listener))
 

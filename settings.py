@@ -25,6 +25,8 @@ from learner.promotion import PromotionConfig
 from learner.tasks import TasksConfig
 from memory.database import MemoryConfig
 from memory.errors import ConfigError
+from memory.privacy import PrivacyConfig
+from memory.recall import RecallConfig
 from memory.skills import SkillsConfig
 
 PREFIX = "DENIZEN_"
@@ -62,6 +64,8 @@ class Settings(BaseSettings):
     auth: AuthConfig = AuthConfig()
     engine: EngineConfig = EngineConfig()
     memory: MemoryConfig = MemoryConfig()
+    privacy: PrivacyConfig = PrivacyConfig()
+    recall: RecallConfig = RecallConfig()
     skills: SkillsConfig = SkillsConfig()
     tasks: TasksConfig = TasksConfig()
     learner: LearnerConfig = LearnerConfig()
@@ -147,6 +151,10 @@ def _check_together(settings: Settings) -> None:
             f"engine.max_loras is {engine.max_loras}, but {needed} versions answer at once (live, "
             "previous; one in practice with learner.enabled; one pinned with engine.pin_sessions): "
             f"raise engine.max_loras to {needed}"
+        )
+    if strangers := set(settings.privacy.learn_from) - set(settings.auth.tenants):
+        raise ConfigError(
+            f"privacy.learn_from names {sorted(strangers)[0]!r}, which is none of auth.tenants"
         )
     if settings.server.host not in LOOPBACK and not settings.auth.admin_keys:
         raise ConfigError(

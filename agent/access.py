@@ -4,21 +4,24 @@ Keys are compared in constant time and never logged. It does not know what the r
 """
 
 import hmac
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 from urllib.parse import urlsplit
 
 import orjson
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from agent.dialects.errors import body_at
 from memory.errors import AuthenticationError, DenizenError, ForbiddenError, TooLargeError
+from memory.tenants import ANYBODY, TENANT_NAME, Caller
 
 OPEN_PATHS = {"/health", "/ready"}
 # Whatever moves the pointer, spends the machine, or decides what is learned.
-ADMIN_PREFIXES = ("/v1/adapters", "/v1/cycles", "/v1/skills", "/v1/tasks")
+ADMIN_PREFIXES = ("/v1/adapters", "/v1/cycles", "/v1/skills", "/v1/tasks", "/v1/erase")
+# What is learned is learned of all tenants, and its reports name their skills and tasks.
+SHARED_PREFIXES = ("/v1/adapters", "/v1/cycles", "/v1/erasures")
 UPLOAD = ("POST", "/v1/adapters")
 LOOPBACK_HOSTS = {"localhost", "127.0.0.1", "::1"}
 DRAIN_BYTES = 64 * 2**20
@@ -35,7 +38,40 @@ class AuthConfig(BaseModel):
     asked for.
     """
     admin_keys: tuple[str, ...] = ()
-    """Keys that may also review, promote, roll back, delete and start cycles."""
+    """Keys that may also review, promote, roll back, delete and start cycles, and see the records
+    of all tenants.
+    """
+    tenants: Mapping[str, tuple[str, ...]] = Field(default_factory=dict)
+    """Name -> user keys that belong to this tenant: ``acme = ["KEY"]``. Its conversations, skills,
+    tasks and feedback are kept apart from everybody else's, for whom they do not exist; so is what
+    memory recalls. ``user_keys`` and ``admin_keys`` belong to the default tenant, which has no
+    name. The weights are shared by all: see ``privacy.learn_from``. With tenants, only admin keys
+    look at adapters, cycles and erasures.
+    """
+
+    @model_validator(mode="after")
+    def _names_and_keys_are_clear(self) -> Self:
+        if wrong := [name for name in self.tenants if not TENANT_NAME.fullmatch(name)]:
+            raise ValueError(f"{wrong[0]!r} is no tenant's name: letters, digits, _ . and -")
+        keys = [*self.user_keys, *self.admin_keys, *(k for ks in self.tenants.values() for k in ks)]
+        if len(keys) > len(set(keys)):
+            raise ValueError("a key is given twice; it can belong to one tenant only")
+        return self
+
+    def caller_of(self, key: bytes) -> Caller | None:
+        """Return who sends a key; None: nobody is known by it."""
+        if _matches(key, self.admin_keys):
+            return Caller()
+        for name, keys in self.tenants.items():
+            if _matches(key, keys):
+                return Caller(tenant=name, is_admin=False)
+        return Caller(is_admin=False) if _matches(key, self.user_keys) else None
+
+    @property
+    def all_keys(self) -> list[str]:
+        """Every key."""
+        theirs = [key for keys in self.tenants.values() for key in keys]
+        return [*self.user_keys, *self.admin_keys, *theirs]
 
 
 class AccessMiddleware:
@@ -65,7 +101,7 @@ class AccessMiddleware:
             return
         headers = dict(scope["headers"])
         try:
-            self._check_key(scope, headers)
+            scope.setdefault("state", {})["caller"] = self._check_key(scope, headers)
             limit = self._limit(scope)
             limit.check(_length(headers))
             await self._app(scope, limit.counted(receive), send)
@@ -73,20 +109,21 @@ class AccessMiddleware:
             await _drain(receive)
             await send_error(send, error, body_at(scope["path"], error))
 
-    def _check_key(self, scope: Scope, headers: dict[bytes, bytes]) -> None:
+    def _check_key(self, scope: Scope, headers: dict[bytes, bytes]) -> Caller:
         if scope["path"] in OPEN_PATHS:
-            return
-        if not (self._auth.user_keys or self._auth.admin_keys):
+            return ANYBODY
+        if not self._auth.all_keys:
             _check_origin(scope, headers)
-            return
-        key = _key_of(headers)
-        if _matches(key, self._auth.admin_keys):
-            return
-        if not _matches(key, self._auth.user_keys):
+            return ANYBODY
+        caller = self._auth.caller_of(_key_of(headers))
+        if caller is None:
             raise AuthenticationError("a valid API key is needed: send Authorization: Bearer KEY")
-        changes = scope["method"] not in READ_METHODS
-        if changes and (scope["path"].startswith(ADMIN_PREFIXES) or scope["method"] == "DELETE"):
+        path, changes = scope["path"], scope["method"] not in READ_METHODS
+        is_for_admins = path.startswith(ADMIN_PREFIXES) or scope["method"] == "DELETE"
+        is_shared = bool(self._auth.tenants) and path.startswith(SHARED_PREFIXES)
+        if not caller.is_admin and (is_shared or (changes and is_for_admins)):
             raise ForbiddenError("this needs an admin key")
+        return caller
 
     def _limit(self, scope: Scope) -> "BodyLimit":
         if (scope["method"], scope["path"]) == UPLOAD:

@@ -8,6 +8,7 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Any
 
 from agent.capture import Capture, CapturedChoice
 from agent.dialects.dialect import Ask, Reply
@@ -17,6 +18,7 @@ from memory.errors import InvalidRequestError
 from memory.types import Call, CallStatus, utc_now
 
 MAX_SESSION_NAME = 200
+RECALL = "x-denizen-recall"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -28,6 +30,7 @@ class Options:
     learn: bool
     retry_key: str | None = None  # the same for every attempt at one request
     is_retry: bool = False  # the client says that it tried before
+    recall: bool | None = None  # whether memory may add to the prompt; None: the setting decides
 
     @classmethod
     def of(cls, headers: Mapping[str, str], session: str | None) -> "Options":
@@ -47,6 +50,7 @@ class Options:
             learn=_switch(headers, "x-denizen-learn"),
             retry_key=headers.get("idempotency-key") or None,
             is_retry=headers.get("x-stainless-retry-count", "0") != "0",
+            recall=_switch(headers, RECALL) if RECALL in headers else None,
         )
 
 
@@ -68,6 +72,7 @@ class Exchange:
     capture: Capture
     reply: Reply
     is_closed: bool = False  # its record has been begun
+    recalled: Mapping[str, Any] | None = None  # what memory put into the prompt
     started_at: datetime = field(default_factory=utc_now)
     started: float = field(default_factory=time.perf_counter)
 
@@ -121,4 +126,5 @@ class Exchange:
             usage=self.capture.usage,
             error=error,
             learn=self.options.learn,
+            recalled=self.recalled,
         )

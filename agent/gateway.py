@@ -17,15 +17,17 @@ from starlette.responses import Response
 from agent import metrics
 from agent.adapter_slot import AdapterSlot, Lease
 from agent.capture import Capture
-from agent.dialects.dialect import Ask, Dialect, FindCall
+from agent.dialects.dialect import Ask, Dialect
 from agent.errors import EngineError, EngineRejectedError
 from agent.event_stream import EventStream, unless_gone
 from agent.exchange import Exchange, Options
 from agent.model_names import LIVE_NAME
 from agent.pins import Pins
 from agent.placement import Asked, Placement
+from agent.prompts import Prompts
 from memory.errors import DenizenError, UnavailableError
 from memory.http import error_answer
+from memory.tenants import Sight, caller_of
 from memory.types import Call, CallStatus, utc_now
 from memory.wire import read_json
 
@@ -44,7 +46,8 @@ class Gateway:
         *,
         slot: AdapterSlot,
         placement: Placement,
-        find_call: FindCall,
+        prompts: Prompts,
+        find_call: Callable[[str, Sight], Call],
         resolve: Callable[[str], str],
         check_grader: Callable[[str], object],
         on_recorded: Callable[[], None],
@@ -55,7 +58,8 @@ class Gateway:
         Args:
             slot: gives the engine and the engine's model name for a version.
             placement: finds the conversation of a request, and keeps the record there.
-            find_call: returns an earlier answer that a client names.
+            prompts: what the engine is asked in place of what the client wrote.
+            find_call: returns an earlier answer that a client names, if it is in sight.
             resolve: the version behind a model name; raises ``NotFoundError`` for an unknown one.
             check_grader: raises ``InvalidRequestError`` for a grader that does not exist.
             on_recorded: called after each record, so that grading may begin.
@@ -63,6 +67,7 @@ class Gateway:
         """
         self._slot = slot
         self._placement = placement
+        self._prompts = prompts
         self._find_call = find_call
         self._resolve = resolve
         self._check_grader = check_grader
@@ -85,11 +90,16 @@ class Gateway:
             return await lease.client.count_tokens(body | {"model": lease.model})
 
     async def _answer(self, request: Request, dialect: Dialect) -> Response:
-        ask = dialect.read(read_json(await request.body()), self._find_call)
+        caller = caller_of(request)
+
+        def find_call(call_id: str) -> Call:
+            return self._find_call(call_id, caller.own)
+
+        ask = dialect.read(read_json(await request.body()), find_call)
         if ask.metadata.grader:
             self._check_grader(ask.metadata.grader)
         options = Options.of(request.headers, request.path_params.get("session"))
-        exchange = self._open(ask, options)
+        exchange = self._open(ask, options, caller.tenant)
         async with AsyncExitStack() as stack:
             if self._pins is not None and ask.model == LIVE_NAME:
                 episode_id = exchange.place.episode.id
@@ -100,7 +110,7 @@ class Gateway:
                         exchange.adapter, affinity=options.session or exchange.place.episode.id
                     )
                 )
-                upstream = lease.addressed(ask.body)
+                upstream = lease.addressed(await self._prompts.prepare(exchange))
                 if not ask.stream:
                     return await self._plain(request, exchange, lease, upstream)
                 events = lease.client.stream(upstream, ask.path)
@@ -132,7 +142,7 @@ class Gateway:
         """Wait for records that are still being written."""
         await asyncio.gather(*self._background, return_exceptions=True)
 
-    def _open(self, ask: Ask, options: Options) -> Exchange:
+    def _open(self, ask: Ask, options: Options, tenant: str | None) -> Exchange:
         adapter = self._resolve(ask.model)
         place = self._placement.place(
             Asked(
@@ -140,6 +150,7 @@ class Gateway:
                 continues=ask.continues,
                 session=options.session,
                 user=ask.user or ask.metadata.user,
+                tenant=tenant,
                 task=ask.metadata.task,
                 reference=ask.metadata.reference,
                 grader=ask.metadata.grader,

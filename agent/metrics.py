@@ -23,7 +23,18 @@ RECORDS_TEXT_ONLY = Counter(
     "Complete calls that were recorded without what learning needs, by what the engine left out",
     ["reason"],
 )
+WAL_BYTES = Gauge(
+    "denizen_wal_bytes", "Size of the database's write-ahead log; it grows while a reader needs it"
+)
 RECORDS_DROPPED = Counter("denizen_records_dropped", "Answered calls that could not be recorded")
+RECALLED = Counter(
+    "denizen_memory_recalled", "Conversations that got recalled text into their prompt"
+)
+RECALLS_MISSED = Counter(
+    "denizen_memory_recall_missed",
+    "Requests that asked for recalled text and went on without, by reason",
+    ["reason"],
+)
 UNLOAD_FAILURES = Counter(
     "denizen_unload_failures", "Unloads that an engine did not answer in time, or failed at"
 )

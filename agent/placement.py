@@ -8,7 +8,7 @@ in memory, bounded. It does not know how a request is answered, nor what is lear
 import asyncio
 import dataclasses
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from datetime import datetime
 
 from agent.lineage import Kin, Lineage
@@ -25,6 +25,8 @@ from agent.running_requests import Asked, Place, RunningRequests
 from agent.sessions import Keys, scope_of
 from memory.episode_store import CallKeys, EpisodeStore
 from memory.errors import NotFoundError
+from memory.privacy import Privacy
+from memory.tenants import Sight
 from memory.types import (
     Call,
     CallStatus,
@@ -41,12 +43,19 @@ __all__ = ["Asked", "Place", "Placement"]
 
 
 class Placement:
-    """Finds places, and keeps what was answered where it belongs."""
+    """Finds places, and keeps what was answered where it belongs.
 
-    def __init__(self, episodes: EpisodeStore) -> None:
+    Args:
+        episodes: the record.
+        privacy: decides what of an answer may go into it.
+    """
+
+    def __init__(self, episodes: EpisodeStore, privacy: Privacy | None = None) -> None:
         self._episodes = episodes
+        self._privacy = privacy or Privacy()
         self._running = RunningRequests()
         self._quotes = QuoteIndex()
+        self._erased: set[str] = set()  # while this process lives
         self._lineage = Lineage(episodes, self._quotes, self._running.followed)
         self._load_quotes()
 
@@ -77,17 +86,18 @@ class Placement:
         ``UnavailableError`` where too many writes wait.
         """
         answered = [[] if one.message is None else answered_texts(one.message) for one in calls]
-        keys = [
-            _call_keys(place.keys, call, [*(place.texts if index == 0 else ()), *answered[index]])
-            for index, call in enumerate(calls)
-        ]
-        kept = self._episodes.record(place.episode, calls, keys)
+        episode, stored = self._privacy.kept(place.episode, calls)
+        keys = []
+        for index, (call, to_store) in enumerate(zip(calls, stored, strict=True)):
+            texts = [*(place.texts if index == 0 else ()), *answered[index]]
+            keys.append(_call_keys(place.keys, call, _still_there(texts, call, to_store)))
+        kept = self._episodes.record(episode, stored, keys)
 
         def on_kept(_: "asyncio.Future[None]") -> None:
             self._running.discard(place)
             if any(call.status is not CallStatus.OK for call in calls):
                 self._lineage.failed_at = time.time()
-            if kept.exception() is not None:
+            if kept.exception() is not None or episode.id in self._erased:
                 return
             place.source.call_id = calls[0].id
             for call, texts in zip(calls, answered, strict=True):
@@ -95,6 +105,12 @@ class Placement:
 
         kept.add_done_callback(on_kept)
         return kept
+
+    def forget(self, episode_ids: Collection[str]) -> None:
+        """Let no request find a way to erased episodes, whose answers may still run."""
+        self._erased.update(episode_ids)
+        self._running.forget(episode_ids)
+        self._quotes.forget(episode_ids)
 
     def _find(self, asked: Asked, keys: Keys) -> tuple[Episode, str | None, Edge | None]:
         if asked.continues is not None:
@@ -127,7 +143,7 @@ class Placement:
         )
         if quoted is not None:
             yield quoted
-        if asked.session is not None and (newest := self._newest_of(asked.session)) is not None:
+        if (newest := self._newest_of(asked)) is not None:
             yield Kin(newest, None, Edge.SESSION)
 
     def _episode_of(self, kin: Kin) -> Episode | None:
@@ -140,10 +156,14 @@ class Placement:
         except NotFoundError:
             return None
 
-    def _newest_of(self, session: str) -> str | None:
+    def _newest_of(self, asked: Asked) -> str | None:
         """Return the newest episode of a named session, recorded or about to be."""
-        running = self._running.in_session(session)
-        return self._episodes.session_episode(session) if running is None else running.id
+        if asked.session is None:
+            return None
+        running = self._running.in_session(asked.session, asked.tenant)
+        if running is not None:
+            return running.id
+        return self._episodes.seen_by(Sight(asked.tenant)).session_episode(asked.session)
 
     def _load_quotes(self) -> None:
         """Remember what the newest recorded calls said, and whether one failed."""
@@ -152,7 +172,7 @@ class Placement:
         for row in self._episodes.newest_quotes(MAX_CALLS):
             source = Source(
                 episode_id=row["episode_id"],
-                scope=scope_of(row["session"], row["user"]),
+                scope=scope_of(row["session"], row["user"], row["tenant"]),
                 system=row["system_key"],
                 edge=None if row["edge"] is None else Edge(row["edge"]),
                 call_id=row["id"],
@@ -172,6 +192,7 @@ def _begin(asked: Asked) -> Episode:
         grader=asked.grader,
         user=asked.user,
         session=asked.session,
+        tenant=asked.tenant,
         learn=asked.learn,
     )
 
@@ -183,6 +204,18 @@ def _call_keys(keys: Keys, call: Call, texts: Sequence[Quotable]) -> CallKeys:
         request=keys.request,
         quotes=[(text.kind, text.anchor, text.num_words, text.digest) for text in texts],
     )
+
+
+def _still_there(texts: Sequence[Quotable], call: Call, stored: Call) -> Sequence[Quotable]:
+    """Return what may be quoted of a call and may be stored.
+
+    The first words of a text stand in the file, and a hash of a short secret can be guessed.
+    """
+    if stored.request is call.request and stored.message is call.message:
+        return texts
+    left = set(asked_texts(stored.request.get("messages") or ()))
+    left |= set(answered_texts(stored.message)) if stored.message else set()
+    return [text for text in texts if text in left]
 
 
 def _has_answers(messages: Sequence[Message]) -> bool:

@@ -10,7 +10,7 @@ import hashlib
 import re
 import time
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import lru_cache
@@ -152,6 +152,16 @@ class QuoteIndex:
                 self._lengths.setdefault(text.anchor, Counter())[text.num_words] += 1
         if len(self._order) > self._max_calls:
             self._forget(*self._order.popleft())
+
+    def forget(self, episode_ids: Collection[str]) -> None:
+        """Forget what was said in these episodes."""
+        left = [one for one in self._order if one[0].episode_id not in episode_ids]
+        if len(left) < len(self._order):
+            self._lengths.clear()
+            self._sources.clear()
+            self._order.clear()
+            for source, texts in left:
+                self.add(source, texts)
 
     def _forget(self, source: Source, texts: Iterable[Quotable]) -> None:
         for text in texts:

@@ -4,7 +4,7 @@ Nothing of them is recorded yet, so that the database cannot find them. It reads
 """
 
 from collections import Counter, OrderedDict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from agent.quotes import Quotable, Source
@@ -26,6 +26,7 @@ class Asked:
     continues: Call | None = None  # named by the client, which need not be searched
     session: str | None = None  # named by path or header
     user: str | None = None
+    tenant: str | None = None  # whose key it came with
     task: str | None = None
     reference: str | None = None
     grader: str | None = None
@@ -37,7 +38,7 @@ class Asked:
     @property
     def scope(self) -> str:
         """Who speaks."""
-        return scope_of(self.session, self.user)
+        return scope_of(self.session, self.user, self.tenant)
 
     @property
     def is_same_speaker(self) -> bool:
@@ -65,7 +66,7 @@ class RunningRequests:
         self._max_places = max_places
         self._places: OrderedDict[int, Place] = OrderedDict()
         self._by_request: dict[str, Place] = {}
-        self._by_session: dict[str, Place] = {}
+        self._by_session: dict[tuple[str | None, str], Place] = {}  # tenant and name
         self._by_episode: dict[str, Place] = {}
         self.followed: Counter[str] = Counter()  # call -> running requests that hang below it
 
@@ -75,7 +76,7 @@ class RunningRequests:
         self._by_request[place.keys.request] = place
         self._by_episode[place.episode.id] = place
         if place.asked.session is not None:
-            self._by_session[place.asked.session] = place
+            self._by_session[place.asked.tenant, place.asked.session] = place
         if place.parent_id is not None and place.edge in GOES_ON:
             self.followed[place.parent_id] += 1
         if len(self._places) > self._max_places:
@@ -89,16 +90,22 @@ class RunningRequests:
             del self._by_request[place.keys.request]
         if self._by_episode.get(place.episode.id) is place:
             del self._by_episode[place.episode.id]
-        if self._by_session.get(place.asked.session or "") is place:
-            del self._by_session[place.asked.session or ""]
+        named = (place.asked.tenant, place.asked.session or "")
+        if self._by_session.get(named) is place:
+            del self._by_session[named]
         if place.parent_id is not None and place.edge in GOES_ON:
             self.followed[place.parent_id] -= 1
             if not self.followed[place.parent_id]:
                 del self.followed[place.parent_id]
 
-    def in_session(self, session: str) -> Episode | None:
-        """Return the newest episode of a named session."""
-        place = self._by_session.get(session)
+    def forget(self, episode_ids: Collection[str]) -> None:
+        """Forget the places in these episodes."""
+        for place in [one for one in self._places.values() if one.episode.id in episode_ids]:
+            self.discard(place)
+
+    def in_session(self, session: str, tenant: str | None = None) -> Episode | None:
+        """Return the newest episode of a tenant's named session."""
+        place = self._by_session.get((tenant, session))
         return None if place is None else place.episode
 
     def episode(self, episode_id: str) -> Episode | None:

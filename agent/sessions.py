@@ -23,15 +23,16 @@ SYSTEM_ROLES = {"system", "developer"}
 THOUGHT_ENDS = "</think>"
 
 
-def scope_of(session: str | None, user: str | None) -> str:
+def scope_of(session: str | None, user: str | None, tenant: str | None = None) -> str:
     """Name who speaks: conversations of different named speakers are never joined.
 
     Callers that name neither session nor user share one scope; equal beginnings of theirs that got
-    equal answers cannot be told apart.
+    equal answers cannot be told apart. A tenant's callers are a world of their own.
     """
+    within = "" if tenant is None else f"tenant:{tenant}/"
     if session is not None:
-        return f"session:{session}"
-    return "" if user is None else f"user:{user}"
+        return f"{within}session:{session}"
+    return within if user is None else f"{within}user:{user}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

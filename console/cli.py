@@ -11,7 +11,15 @@ from typing import Annotated, Any
 
 import typer
 
-from console import cli_adapters, cli_chat, cli_episodes, cli_learning, cli_skills, cli_tasks
+from console import (
+    cli_adapters,
+    cli_chat,
+    cli_episodes,
+    cli_erase,
+    cli_learning,
+    cli_skills,
+    cli_tasks,
+)
 from console.commands import EXIT_CODES, ExitCode, JsonFlag, ServiceGroup, connect, stop
 from console.follow import progress_line
 from console.render import instant, on_terminal, print_fields, print_json, print_table
@@ -24,6 +32,7 @@ app = typer.Typer(
 app.command("chat")(cli_chat.chat)
 app.command("feedback")(cli_episodes.feedback)
 app.command("learn")(cli_learning.learn)
+app.command("erase")(cli_erase.erase)
 app.add_typer(cli_episodes.episodes, name="episodes")
 app.add_typer(cli_tasks.tasks, name="tasks")
 app.add_typer(cli_skills.skills, name="skills")
@@ -135,6 +144,7 @@ def _status_fields(answer: dict[str, Any]) -> dict[str, Any]:
         "ready": "yes" if answer["ready"] else "no: " + "; ".join(answer["reasons"]),
         "engine": _with_reason(engine["state"], engine["reason"]),
         "live": f"{answer['live']} (before it: {answer['previous'] or '-'})",
+        **({"tainted": _tainted_line(answer)} if answer.get("tainted") else {}),
         "record": ", ".join(
             f"{count} {name.replace('_', ' ')}" for name, count in answer["counts"].items()
         ),
@@ -143,6 +153,17 @@ def _status_fields(answer: dict[str, Any]) -> dict[str, Any]:
         "last cycle": _last_cycle_line(answer["last_cycle"]),
         **{f"job {name} fails": job["error"] for name, job in answer["failed_jobs"].items()},
     }
+
+
+def _tainted_line(answer: dict[str, Any]) -> str:
+    """Name the versions that learned from what was erased, and say what a person can do."""
+    names = ", ".join(answer["tainted"])
+    if answer["live"] not in answer["tainted"]:
+        return f"{names}; none of them is live"
+    return (
+        f"{names}; {answer['live']} is live and learned from what was erased since: "
+        "`denizen adapters rollback`, then `denizen learn`"
+    )
 
 
 def _learnable_line(learnable: dict[str, Any]) -> str:

@@ -30,7 +30,7 @@ def list_adapters(as_json: JsonFlag = False) -> None:
         (
             a["id"],
             "live" if a["live"] else "",
-            a["status"],
+            _status(a),
             a["parent"],
             instant(a["created_at"]),
             a["origin"],
@@ -41,6 +41,11 @@ def list_adapters(as_json: JsonFlag = False) -> None:
         for a in page.rows
     ]
     print_table(columns, rows)
+
+
+def _status(version: dict[str, Any]) -> str:
+    is_left = version["status"] == "tainted" or not version.get("tainted")
+    return str(version["status"]) if is_left else f"{version['status']}, tainted"
 
 
 @adapters.command("show")

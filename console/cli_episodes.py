@@ -1,5 +1,6 @@
 """``denizen episodes`` and ``feedback``: what was asked and answered, and how good it was."""
 
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -94,6 +95,30 @@ def show_episode(episode_id: str, as_json: JsonFlag = False) -> None:
             ],
             title="feedback",
         )
+
+
+@episodes.command("export")
+def export_episodes(
+    file: Annotated[Path, typer.Argument(metavar="FILE.jsonl", help="Where to; must not exist.")],
+    since: Annotated[str | None, typer.Option(help="Only from this ISO 8601 instant on.")] = None,
+    session: Annotated[str | None, typer.Option(help="Only this session's.")] = None,
+    tenant: Annotated[str | None, typer.Option(help="Only this tenant's; for admins.")] = None,
+) -> None:
+    """Write the record as JSON lines: an episode a line, with calls, grades and feedback."""
+    with connect() as client:
+        query = {"since": since, "session": session, "tenant": tenant}
+        pieces = client.download("export", "episodes", **query)
+        first = next(pieces, b"")  # what is wrong is known before a file is made
+        num_lines = first.count(b"\n")
+        try:
+            with file.open("xb") as out:
+                out.write(first)
+                for piece in pieces:
+                    num_lines += piece.count(b"\n")
+                    out.write(piece)
+        except OSError as error:
+            raise typer.BadParameter(f"cannot write {file}: {error.strerror}") from error
+    print(f"{num_lines} episodes in {file}")
 
 
 def _print_call(call: dict[str, Any]) -> None:

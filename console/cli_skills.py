@@ -39,10 +39,22 @@ def _skill_row(row: dict[str, Any]) -> tuple[Any, ...]:
 
 @skills.command("show")
 def show_skill(skill: SkillId, as_json: JsonFlag = False) -> None:
-    """Show one skill."""
+    """Show one skill: its counts, its key terms, and what happened to it."""
     with connect() as client:
         answer = client.get("skills", str(skill))
-    print_record(answer, as_json=as_json)
+    if as_json:
+        print_json(answer)
+        return
+    history = answer.pop("history", [])
+    print_record(answer, as_json=False)
+    if history:
+        columns = ("WHEN", "who", "what", "OTHER", "details")
+        print_table(columns, [_event_row(event) for event in history])
+
+
+def _event_row(event: dict[str, Any]) -> tuple[Any, ...]:
+    what = event["event"].replace("_", " ")
+    return event["created_at"], event["actor"], what, event["other_id"], event["detail"]
 
 
 @skills.command("rename")
@@ -67,6 +79,32 @@ def resume_skill(skill: SkillId, as_json: JsonFlag = False) -> None:
 def lock_skill(skill: SkillId, as_json: JsonFlag = False) -> None:
     """Keep a skill as it is: never learned from, though still guarded by the gate."""
     _change(skill, {"policy": "locked"}, as_json=as_json)
+
+
+@skills.command("merge")
+def merge_skills(
+    skill: SkillId,
+    into: Annotated[int, typer.Argument(metavar="INTO", help="The skill that it becomes part of.")],
+    as_json: JsonFlag = False,
+) -> None:
+    """Make a skill a part of another; its number goes on meaning the other."""
+    with connect() as client:
+        answer = client.post("skills", str(skill), "merge", body={"into": into})
+    print_record(answer, as_json=as_json)
+
+
+@skills.command("split")
+def split_skill(
+    skill: SkillId,
+    episodes: Annotated[list[str], typer.Argument(metavar="EPISODE...", help="What moves out.")],
+    title: Annotated[str | None, typer.Option(help="What the new skill is called.")] = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Make some of a skill's episodes a skill of their own."""
+    body = {"episode_ids": episodes, "title": title}
+    with connect() as client:
+        answer = client.post("skills", str(skill), "split", body=body)
+    print_record(answer, as_json=as_json)
 
 
 def _change(skill: int, change: dict[str, str], *, as_json: bool) -> None:

@@ -142,6 +142,21 @@ class ServiceClient:
         )
         return self._decoded(self._send(request))
 
+    def download(self, *path: str, **query: object) -> Iterator[bytes]:
+        """GET ``/v1/<path>`` piece by piece, however long it is."""
+        params = _without_none(query)
+        request = self._http.build_request("GET", _path(path), params=params)
+        response = self._send(request, stream=True)
+        try:
+            if response.is_error:
+                response.read()
+                raise self._error(response)
+            yield from response.iter_bytes()
+        except httpx.HTTPError as error:
+            raise ServiceError(f"{self.url} broke off: {error or type(error).__name__}") from error
+        finally:
+            response.close()
+
     def patch(self, *path: str, body: Mapping[str, Any]) -> Json:
         """PATCH ``/v1/<path>`` with ``body`` without its None entries."""
         return self._ask("PATCH", path, body=body)

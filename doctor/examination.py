@@ -21,6 +21,7 @@ CHECKS: dict[str, Callable[[Patient], Finding]] = {
     "memory": engine.check_memory,
     "engine": engine.check_engine,
     "database": records.check_database,
+    "record": records.check_record,
     "adapters": records.check_adapters,
     "port": service.check_port,
     "service": service.check_service,

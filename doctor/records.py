@@ -7,7 +7,8 @@ from doctor.finding import Finding
 from doctor.patient import Patient
 from learner import adapter_files
 from memory import checkup
-from memory.checkup import SealedVersion
+from memory.checkup import RecordCheckup, SealedVersion
+from memory.embed import MiniLmEmbedder
 from memory.errors import AdapterError, StoreError
 from memory.types import VersionStatus
 
@@ -28,6 +29,33 @@ def check_database(patient: Patient) -> Finding:
         return Finding.fail("database", error.message, mend=mend)
     pending = f", {found.num_pending} migrations to apply at the start" if found.num_pending else ""
     return Finding.ok("database", f"{file}, {file.stat().st_size / 1e6:.1f} MB{pending}")
+
+
+def check_record(patient: Patient) -> Finding:
+    """Can every call be read, and every episode that has a vector be found by it?"""
+    file = _database(patient)
+    if not file.exists():
+        return Finding.ok("record", "nothing was recorded yet")
+    try:
+        found = checkup.look_into(file, embedder_id=MiniLmEmbedder.id)
+    except StoreError:
+        return Finding.ok("record", "not looked at without a sound database")
+    if found is None:
+        return Finding.ok("record", "looked at once the migrations are applied")
+    damage = [f"call {id} cannot be read" for id in found.unreadable]
+    damage += [f"{n} rows of {table} hang on nothing" for table, n in found.orphans.items()]
+    if damage:
+        return Finding.fail("record", "; ".join(damage), mend=RESTORE)
+    if found.cache_problem is not None:
+        detail = f"vectors.faiss is not used: {found.cache_problem}"
+        return Finding.warn("record", detail, mend="none needed: denizen serve makes it again")
+    return Finding.ok("record", _record_in_words(found))
+
+
+def _record_in_words(found: RecordCheckup) -> str:
+    reasons = ", ".join(f"{n} {reason}" for reason, n in sorted(found.without_vector.items()))
+    without = f"; not to be found by likeness: {reasons}" if reasons else ""
+    return f"{found.num_calls} calls can be read, {found.num_vectors} vectors{without}"
 
 
 def check_adapters(patient: Patient) -> Finding:

@@ -132,7 +132,10 @@ def routes(store: Store, registry: Registry, pointer: Pointer, evaluation: Evalu
         return answer(view(store.versions.get(version_id), pointer.live))
 
     def view(version: AdapterVersion, live: str) -> dict[str, Any]:
-        return as_json(version) | {"live": version.id == live}
+        return as_json(version) | {
+            "live": version.id == live,
+            "tainted": store.versions.taints().get(version.id),
+        }
 
     def verdict(problems: list[str]) -> Response:
         return answer({"ok": not problems, "problems": problems})

@@ -266,7 +266,7 @@ class LearningCycle:
         status = self.workshop.store.versions.get(name).status
         if status is VersionStatus.CANDIDATE:
             return CycleState.PROPOSED
-        was_rejected = status is VersionStatus.REJECTED
+        was_rejected = status in {VersionStatus.REJECTED, VersionStatus.TAINTED}
         return CycleState.REJECTED if was_rejected else CycleState.PROMOTED
 
     def _why_no_signal(self) -> str:

@@ -20,13 +20,12 @@ from learner import tasks as task_specs
 from learner.tasks import TasksConfig
 from learner.trees import main_line
 from memory.database import Transaction
-from memory.embed import Embedding
-from memory.episode_store import set_grades, set_skill
+from memory.episode_store import set_grades
 from memory.errors import DenizenError
-from memory.skill_store import save_skill
-from memory.skills import Assignment, Embedder, SkillAssigner
+from memory.sorter import SkillsMovedError, Sorter
 from memory.store import Store
 from memory.task_store import replace_derived, set_task_skill
+from memory.task_texts import asked
 from memory.types import (
     Call,
     CallStatus,
@@ -63,17 +62,13 @@ class Intake:
         self,
         *,
         store: Store,
-        embedder: Embedder,
-        load_assigner: Callable[[], SkillAssigner],
+        sorter: Sorter,
         grader_of: Callable[[str], Grader],
         config: TasksConfig,
         is_answering: Callable[[], bool],
     ) -> None:
         self._store = store
-        self._embedder = embedder
-        self._load_assigner = load_assigner
-        self._assigner = load_assigner()
-        self._is_assigner_stale = False
+        self._sorter = sorter
         self._grader_of = grader_of
         self._config = config
         self._is_answering = is_answering
@@ -95,13 +90,13 @@ class Intake:
                     began = time.monotonic()
             except Exception:  # the next episode must still be digested
                 log.exception("digesting episodes failed; tried again with the next one")
-                self._is_assigner_stale = True  # it may know what was not stored
+                self._sorter.distrust()  # it may know what was not stored
             await self._wake.wait()
 
     async def warm_up(self) -> None:
         """Load the embedder, which takes seconds of a core."""
         try:
-            await self._embed(["warm up"])
+            await asyncio.to_thread(self._sorter.warm_up)
         except DenizenError as error:
             log.error("episodes will not be digested: %s", error)
 
@@ -114,81 +109,56 @@ class Intake:
     async def digest_some(self) -> int:
         """Digest one batch of episodes and one of tasks; return how many found their place."""
         async with self._turn:
-            if self._is_assigner_stale:
-                self._assigner = self._load_assigner()
-                self._is_assigner_stale = False
             episodes = await asyncio.to_thread(self._store.episodes.undigested, BATCH)
             tasks = await asyncio.to_thread(self._store.tasks.without_skill, BATCH)
-            if episodes:
-                await self._digest(episodes)
-            num_placed = await self._place(tasks) if tasks else 0
+            try:
+                if episodes:
+                    await self._digest(episodes)
+                num_placed = await self._place(tasks) if tasks else 0
+            except SkillsMovedError:
+                return 1  # done again at once, with the skills as they are
             return len(episodes) + num_placed
 
     async def _digest(self, episodes: Sequence[Episode]) -> None:
         told = await asyncio.to_thread(self._read, episodes)
         digests = [await self._work_out(*one) for one in told]
-        fresh = [digest.episode for digest in digests if digest.episode.skill_id is None]
-        embeddings = await self._embed([episode.task_text for episode in fresh])
-        placed = {
-            episode.id: (embedding, self._assign(episode, embedding))
-            for episode, embedding in zip(fresh, embeddings, strict=True)
-        }
+        fresh = [(episode, calls) for episode, calls, _ in told if episode.skill_id is None]
+        found = await asyncio.to_thread(
+            self._sorter.sort_episodes,
+            [episode for episode, _ in fresh],
+            [_asked(episode, calls) for episode, calls in fresh],
+        )
+        found_by_id = {one.id: one for one in found}
 
-        def write(db: Transaction) -> None:
+        def write(db: Transaction) -> int:
+            if found:
+                self._sorter.check(db)
             for digest in digests:
-                embedding, assignment = placed.get(digest.episode.id, (None, None))
-                skill_id = digest.episode.skill_id
-                if embedding is not None and assignment is not None:
-                    skill_id = self._save_skill(db, digest.episode.id, embedding, assignment)
+                one = found_by_id.get(digest.episode.id)
                 set_grades(db, digest.episode, digest.grades, digest.outcome)
                 if digest.task is not None:
                     replace_derived(db, digest.task)
-                    if skill_id is not None:
-                        set_task_skill(db, digest.task.id, skill_id)
+                    if digest.episode.skill_id is not None:
+                        set_task_skill(db, digest.task.id, digest.episode.skill_id)
+                if one is not None:
+                    self._sorter.save_episode(db, one)
+            return self._sorter.seen(db)
 
-        await self._store.database.write_async(write)
+        seen = await self._store.database.write_async(write)
+        if found:
+            self._sorter.committed(seen)
 
     async def _place(self, tasks: Sequence[TaskSpec]) -> int:
-        embeddings = await self._embed([task.text for task in tasks])
-        assignments = [
-            self._assigner.assign(task.text, embedding, task_key=task.task_key)
-            for task, embedding in zip(tasks, embeddings, strict=True)
-        ]
+        found = await asyncio.to_thread(self._sorter.sort_tasks, tasks)
 
-        def write(db: Transaction) -> None:
-            for task, assignment in zip(tasks, assignments, strict=True):
-                if assignment.skill is not None:
-                    _save(db, assignment)
-                    set_task_skill(db, task.id, assignment.skill.id)
+        def write(db: Transaction) -> int:
+            self._sorter.check(db)
+            for one in found:
+                self._sorter.save_task(db, one)
+            return self._sorter.seen(db)
 
-        await self._store.database.write_async(write)
-        return sum(assignment.skill is not None for assignment in assignments)
-
-    async def _embed(self, texts: Sequence[str]) -> list[Embedding]:
-        return await asyncio.to_thread(self._embedder.embed, texts) if texts else []
-
-    def _assign(self, episode: Episode, embedding: Embedding) -> Assignment:
-        return self._assigner.assign(episode.task_text, embedding, task_key=episode.task_key)
-
-    def _save_skill(
-        self,
-        db: Transaction,
-        episode_id: str,
-        embedding: Embedding,
-        assignment: Assignment,
-    ) -> int | None:
-        if assignment.skill is not None:
-            _save(db, assignment)
-        skill_id = assignment.skill.id if assignment.skill else None
-        set_skill(
-            db,
-            episode_id,
-            skill_id=skill_id,
-            embedder=self._embedder.id,
-            vector_D=embedding.vector_D,
-            missing_reason=embedding.reason,
-        )
-        return skill_id
+        self._sorter.committed(await self._store.database.write_async(write))
+        return sum(one.skill_id is not None for one in found)
 
     def _read(
         self, episodes: Sequence[Episode]
@@ -241,15 +211,6 @@ class Intake:
         )
 
 
-def _save(db: Transaction, assignment: Assignment) -> None:
-    skill = assignment.skill
-    if skill is None:
-        raise ValueError("an assignment without a skill has nothing to save")
-    save_skill(
-        db,
-        skill_id=skill.id,
-        title=skill.title,
-        task_key=skill.task_key,
-        centroid_D=skill.centroid_D,
-        count=skill.count,
-    )
+def _asked(episode: Episode, calls: Sequence[Call]) -> Sequence[str]:
+    first = calls[0].request.get("messages") if calls else None
+    return asked(first or (), episode.task_text)

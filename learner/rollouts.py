@@ -183,6 +183,7 @@ def _episode(trial: Trial, cycle_id: str | None) -> Episode:
         task_text=trial.task.text,
         reference=trial.task.reference,
         grader=trial.task.grader,
+        tenant=trial.task.tenant,
         skill_id=trial.task.skill_id,
         task_id=trial.task.id,
         cycle_id=cycle_id,

@@ -59,7 +59,8 @@ class CycleRunner:
         skills = await asyncio.to_thread(self.store.skills.all)
         ready = [skill for skill in skills if not missing(skill, self.config)]
         if ready:
-            signal = ", ".join(f"{skill.title}: {skill.num_new_signal} new" for skill in ready)
+            # By id: a title is made of users' words, and this line stands in the log.
+            signal = ", ".join(f"skill {skill.id}: {skill.num_new_signal} new" for skill in ready)
             taking_part = [skill.id for skill in skills if not missing_work(skill, self.config)]
             self.start(taking_part, reason=f"enough new signal ({signal})")
 

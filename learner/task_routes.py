@@ -10,6 +10,7 @@ from learner import tasks as task_specs
 from learner.tasks import TasksConfig
 from memory.http import MAX_ID, MAX_PAGE, answer, page
 from memory.store import Store
+from memory.tenants import caller_of
 from memory.types import Split, TaskSpec
 from memory.wire import read_json
 
@@ -28,11 +29,13 @@ def routes(store: Store, config: TasksConfig, on_tasks: Callable[[], None]) -> A
 
     @router.get("/tasks")
     def list_tasks(
+        request: Request,
         limit: int = Query(50, ge=1, le=MAX_PAGE),
         after: str | None = None,
         skill: int | None = Query(None, ge=1, le=MAX_ID),
     ) -> Response:
-        found = store.tasks.page(limit=limit + 1, after=after, skill=skill)
+        sight = caller_of(request).sight
+        found = store.tasks.page(limit=limit + 1, after=after, skill=skill, sight=sight)
         return page(found, limit, lambda row: str(row["id"]))
 
     return router

@@ -137,6 +137,7 @@ def from_episode(
         origin=f"episode:{episode.id}",
         task_key=episode.task_key,
         skill_id=episode.skill_id,
+        tenant=episode.tenant,
         config=config,
     )
 
@@ -170,7 +171,13 @@ def _task(
     # A token has at least about one character, so a right answer always fits.
     room = max(config.max_tokens, min(len(reference or ""), _LONGEST_ANSWER))
     return TaskSpec(
-        id=task_id(messages, reference, fields["grader"], fields.get("grader_config", {})),
+        id=task_id(
+            messages,
+            reference,
+            fields["grader"],
+            fields.get("grader_config", {}),
+            tenant=fields.get("tenant"),
+        ),
         created_at=utc_now(),
         messages=tuple(messages),
         reference=reference,

@@ -149,7 +149,8 @@ class TrainingProcess:
         process = self._process
         if process is None or process.stdin is None or process.stdout is None:
             raise TrainingError("the training process was not started: use `async with`")
-        with contextlib.suppress(ConnectionError):  # it is gone; it may have said why before
+        # It is gone, and may have said why before; uvloop's word for that is a RuntimeError.
+        with contextlib.suppress(ConnectionError, RuntimeError):
             process.stdin.write(request)
             await process.stdin.drain()
         return await process.stdout.readline()

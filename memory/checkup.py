@@ -4,12 +4,17 @@ For a service that does not run; a running one is not disturbed. Nothing is migr
 """
 
 import sqlite3
-from contextlib import closing
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import sqlite_utils
 
+from memory import vectors
+from memory.embed import Vector
 from memory.errors import StoreError
 from memory.schema import migrations
 from memory.types import VersionStatus
@@ -37,22 +42,115 @@ class Checkup:
     versions: list[SealedVersion]  # oldest first
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RecordCheckup:
+    """What was found in the rows of a sound database.
+
+    Example:
+        ``RecordCheckup(num_calls=812, unreadable=("chatcmpl-8c1",), orphans={}, num_vectors=80,
+        without_vector={"empty text": 2}, cache_problem=None)``
+    """
+
+    num_calls: int
+    unreadable: tuple[str, ...]  # some calls whose base is not what they promise; as a rule none
+    orphans: Mapping[str, int]  # rows of a table that refer to something that is not there
+    num_vectors: int  # of the embedder in use
+    without_vector: Mapping[str, int]  # reason -> episodes that cannot be found by likeness
+    cache_problem: str | None  # why ``vectors.faiss`` is made again at the next start
+
+
+_UNREADABLE = """
+    SELECT c.id FROM calls c LEFT JOIN calls b ON b.id = c.base_id WHERE c.base_id IS NOT NULL AND (
+        b.id IS NULL OR b.episode_id != c.episode_id OR b.rowid >= c.rowid
+        OR 4 * coalesce(json_extract(c.shared, '$.tokens'), 0) >
+            4 * coalesce(json_extract(b.shared, '$.tokens'), 0)
+            + coalesce(length(b.prompt_token_ids), 0) + coalesce(length(b.completion_token_ids), 0)
+        OR coalesce(json_extract(c.shared, '$.messages'), 0) >
+            coalesce(json_extract(b.shared, '$.messages'), 0)
+            + coalesce(json_array_length(b.request, '$.messages'), 0) + (b.message IS NOT NULL))
+    LIMIT 5"""
+
+
+def look_into(file: Path, *, embedder_id: str) -> RecordCheckup | None:
+    """Check that the rows keep their promises; None where the schema is an older one.
+
+    Reads all of it: a second for each gigabyte or so.
+
+    Args:
+        file: the database; ``vectors.faiss`` may lie beside it.
+        embedder_id: whose vectors are in use.
+
+    Raises:
+        StoreError: it cannot be read.
+    """
+    with _opened(file) as connection:
+        db = sqlite_utils.Database(connection)
+        if migrations.pending(db):
+            return None
+        [[num_calls]] = db.execute("SELECT COUNT(*) FROM calls")
+        usable, without = _vectors(db, embedder_id)
+        [[identity]] = db.execute("SELECT id FROM identity")
+        [[newest]] = db.execute(
+            "SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'vectors'"
+        )
+        return RecordCheckup(
+            num_calls=num_calls,
+            unreadable=tuple(str(id) for (id,) in db.execute(_UNREADABLE)),
+            orphans=Counter(table for table, *_ in db.execute("PRAGMA foreign_key_check")),
+            num_vectors=usable,
+            without_vector=without,
+            cache_problem=vectors.file_problem(
+                file.with_name(vectors.FILE_NAME),
+                database=identity,
+                embedder=embedder_id,
+                newest_id=newest,
+            ),
+        )
+
+
+def _vectors(db: sqlite_utils.Database, embedder_id: str) -> tuple[int, dict[str, int]]:
+    """Count the vectors that can be searched, and why the other episodes have none."""
+    without: Counter[str] = Counter()
+    num_usable = 0
+    for embedder, blob, reason in db.execute(
+        "SELECT embedder, vector, missing_reason FROM vectors"
+    ):
+        if embedder != embedder_id:
+            without[f"embedded by {embedder}"] += 1
+        elif blob is None:
+            without[reason or "no vector"] += 1
+        elif len(blob) % 4 == 0 and _points_somewhere(np.frombuffer(blob, dtype="<f4")):
+            num_usable += 1
+        else:
+            without["zero, or not finite"] += 1
+    return num_usable, dict(without)
+
+
+def _points_somewhere(vector_D: Vector) -> bool:
+    return bool(np.isfinite(norm := np.linalg.norm(vector_D)) and norm > 0.0)
+
+
+@contextmanager
+def _opened(file: Path) -> Iterator[sqlite3.Connection]:
+    try:
+        uri = f"{file.absolute().as_uri()}?mode=ro"
+        with closing(sqlite3.connect(uri, uri=True)) as connection:
+            yield connection
+    except (sqlite3.Error, ValueError) as error:
+        raise StoreError(f"{file} cannot be read: {error}") from error
+
+
 def look_at(file: Path) -> Checkup:
     """Check a database's pages and schema, and list its adapter versions.
 
     Raises:
         StoreError: it is no database, is damaged, or was written by a newer Denizen.
     """
-    try:
-        with closing(
-            sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro", uri=True)
-        ) as connection:
-            (found,) = connection.execute("PRAGMA quick_check(1)").fetchone()
-            if found != "ok":
-                raise StoreError(f"{file} is damaged: {found}")
-            return _read(sqlite_utils.Database(connection), file)
-    except (sqlite3.Error, ValueError) as error:
-        raise StoreError(f"{file} cannot be read: {error}") from error
+    with _opened(file) as connection:
+        (found,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+        if found != "ok":
+            raise StoreError(f"{file} is damaged: {found}")
+        return _read(sqlite_utils.Database(connection), file)
 
 
 def _read(db: sqlite_utils.Database, file: Path) -> Checkup:

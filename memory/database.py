@@ -10,14 +10,14 @@ import logging
 import queue
 import sqlite3
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, InvalidStateError
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, TypeVar
+from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
 import sqlite_utils
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from memory.checkpoints import Checkpoints
 from memory.errors import StoreError, UnavailableError
@@ -33,9 +33,16 @@ FILE_FAULTS = {
     sqlite3.SQLITE_READONLY,
     sqlite3.SQLITE_CORRUPT,
     sqlite3.SQLITE_BUSY,
+    sqlite3.SQLITE_NOMEM,
+    sqlite3.SQLITE_INTERRUPT,
 }
+"""After these SQLite may have undone the whole transaction, not only the statement."""
 Write = Callable[[Transaction], Any]
 
+MAX_WAL_BYTES = 64 * 2**20
+"""Past this the write-ahead log is moved into the database and cut as soon as no reader needs it;
+it grows while one does.
+"""
 MAX_BATCH = 512  # writes in one commit; bounds how long the first of them waits
 
 
@@ -50,6 +57,18 @@ class MemoryConfig(BaseModel):
     """
     max_queue: int = 10_000
     """Writes that may wait for the writer before callers are told to come back later."""
+    keep_days: float | None = Field(default=None, gt=0)
+    """Days after its last call or feedback that an episode is kept, with all that was made of it:
+    grades, feedback, its vector, the task derived from it and practice on that. Without: for ever.
+    Versions that learned from it stay as they are; to undo that, erase it.
+    """
+    keep_practice_days: float | None = Field(default=None, gt=0)
+    """The same for practice alone, which takes the most room and can be had again."""
+    max_gib: float | None = Field(default=None, gt=0)
+    """Room for the record in the database. Past it whole episodes go, the oldest first: practice,
+    then those that nobody gave feedback on and that made no task, then the others. The file does
+    not shrink; what became free in it is used again.
+    """
 
 
 class Database:
@@ -82,11 +101,12 @@ class Database:
         connection = sqlite3.connect(self.path, check_same_thread=False, isolation_level=None)
         synchronous = "FULL" if self._config.durability == "disk" else "NORMAL"
         for pragma in (
+            "page_size=8192",  # in a new file: of records of 1 to 3 KB, 4,096 bytes hold few
             "journal_mode=WAL",
             f"synchronous={synchronous}",
             "foreign_keys=ON",
             "busy_timeout=5000",
-            "journal_size_limit=67108864",
+            f"journal_size_limit={MAX_WAL_BYTES}",
             "secure_delete=ON",
             "wal_autocheckpoint=0",  # a thread of its own does it
         ):
@@ -116,6 +136,28 @@ class Database:
     def backlog(self) -> int:
         """How many writes wait for the writer, about."""
         return self._queue.qsize()
+
+    def alone(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """Run work on the writer's connection outside a transaction, and wait; for threads.
+
+        For what SQLite does not do inside one: a checkpoint, ``VACUUM``.
+        """
+        return self.submit(_Alone(work)).result()
+
+    @property
+    def wal_bytes(self) -> int:
+        """The size of the write-ahead log."""
+        try:
+            return self.path.with_name(f"{self.path.name}-wal").stat().st_size
+        except FileNotFoundError:
+            return 0
+
+    def bound_wal(self) -> bool:
+        """Cut a log that is too long, unless a reader is in the way; say whether it is bounded.
+
+        Commits cut it too, but only where others follow. For threads.
+        """
+        return self.wal_bytes <= MAX_WAL_BYTES or self.alone(_truncate_wal)
 
     def write(self, write: Callable[[Transaction], T]) -> T:
         """Run a write and wait for its commit; for threads, never for the event loop."""
@@ -165,12 +207,25 @@ class Database:
             while len(batch) < MAX_BATCH and not self._queue.empty():
                 batch.append(self._queue.get_nowait())
             closing = None in batch
-            self._commit([item for item in batch if item is not None])
+            items = [item for item in batch if item is not None]
+            if writes := [item for item in items if not isinstance(item[0], _Alone)]:
+                self._commit(writes)
+            for work, future in items:
+                if isinstance(work, _Alone):
+                    self._do_alone(work, future)
+
+    def _do_alone(self, work: "_Alone[Any]", future: "Future[Any]") -> None:
+        if not future.set_running_or_notify_cancel():
+            return
+        try:
+            future.set_result(work(self._writer))
+        except Exception as error:  # the writer must live on
+            future.set_exception(refused(error))
 
     def _commit(self, batch: list[tuple[Write, Future[Any]]]) -> None:
         done: list[tuple[Future[Any], Any]] = []
         try:
-            with self._writer.atomic():
+            with _immediate(self._writer):
                 for write, future in batch:
                     if not future.set_running_or_notify_cancel():
                         continue  # whoever asked is gone before it began
@@ -178,8 +233,8 @@ class Database:
                         with self._writer.atomic():
                             done.append((future, write(self._writer)))
                     except Exception as error:
-                        if is_file_fault(error):
-                            raise
+                        if is_file_fault(error) or not self._writer.conn.in_transaction:
+                            raise  # what the others of the batch did is undone too
                         future.set_exception(refused(error))
         except Exception as error:  # the writer must live on, whatever one batch did
             log.exception("commit of %d writes failed", len(batch))
@@ -191,6 +246,43 @@ class Database:
         for future, result in done:
             future.set_result(result)
         self._checkpoints.after_commit()
+
+
+def _truncate_wal(writer: sqlite3.Connection) -> bool:
+    """Empty the log; the writer never waits for a reader."""
+    [[patience_ms]] = writer.execute("PRAGMA busy_timeout")
+    writer.execute("PRAGMA busy_timeout = 0")
+    try:
+        [[is_busy, *_]] = writer.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    finally:
+        writer.execute(f"PRAGMA busy_timeout = {patience_ms}")
+    return not is_busy
+
+
+class _Alone(Generic[T]):
+    """Work on the writer's connection that is no write of a transaction."""
+
+    def __init__(self, work: Callable[[sqlite3.Connection], T]) -> None:
+        self._work = work
+
+    def __call__(self, db: Transaction) -> T:
+        return self._work(db.conn)
+
+
+@contextmanager
+def _immediate(db: Transaction) -> Iterator[None]:
+    """Run a transaction that has the write lock from its beginning.
+
+    One that reads first and then wants to write is refused without waiting, where another program
+    wrote in between.
+    """
+    db.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        db.execute("COMMIT")
+    except BaseException:
+        db.rollback()  # nothing happens where the error has done it
+        raise
 
 
 def refused(error: Exception) -> Exception:
@@ -205,4 +297,6 @@ def refused(error: Exception) -> Exception:
 def is_file_fault(error: Exception) -> bool:
     """Tell a fault of the file, which the whole batch shares, from one of a single write."""
     code = getattr(error, "sqlite_errorcode", None)  # Python's own errors carry none
+    if isinstance(error, MemoryError):  # how Python says SQLITE_NOMEM
+        return True
     return code is not None and code & 0xFF in FILE_FAULTS

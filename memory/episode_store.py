@@ -1,7 +1,7 @@
 """Rows of episodes, calls, feedback and grades: the record of what was asked and answered."""
 
 import asyncio
-import dataclasses
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -9,10 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from memory import rows, tokens
+from memory import call_rows, rows
+from memory.call_rows import NewestSaid, Said
 from memory.database import Database, Transaction
 from memory.errors import NotFoundError
 from memory.group_write import GroupWrite
+from memory.tenants import EVERYTHING, Sight
 from memory.types import (
     Call,
     CallStatus,
@@ -24,14 +26,18 @@ from memory.types import (
     utc_now,
 )
 
-TOKEN_FIELDS = frozenset({"prompt_token_ids", "completion_token_ids", "sampler_logprobs"})
 RECORDED_COLUMNS = """id AS call_id, episode_id, parent_id, chain_key AS answer,
     system_key AS system, status, created_at, EXISTS (
         SELECT 1 FROM calls AS child WHERE child.parent_id = calls.id
         AND child.edge IN ('continuation', 'rerendered', 'fork', 'compaction')) AS is_continued"""
+CHAIN = """WITH RECURSIVE chain(id, base_id) AS (
+        SELECT id, base_id FROM calls WHERE id = ?
+        UNION SELECT calls.id, calls.base_id FROM chain JOIN calls ON calls.id = chain.base_id)
+    SELECT calls.* FROM chain JOIN calls ON calls.id = chain.id ORDER BY calls.rowid"""
+"""A call after all that it is based on."""
 OUTCOME_COLUMNS = "outcome_value, outcome_provenance, outcome_num_grades, outcome_unscored_reason"
 LIST_COLUMNS = f"""id, created_at, source, task_text, task_key, skill_id AS skill, session,
-    cycle_id, {OUTCOME_COLUMNS},
+    tenant, withheld, cycle_id, {OUTCOME_COLUMNS},
     (SELECT COUNT(*) FROM calls WHERE episode_id = episodes.id) AS num_calls,
     (SELECT adapter FROM calls WHERE episode_id = episodes.id
         ORDER BY rowid DESC LIMIT 1) AS adapter"""
@@ -75,7 +81,23 @@ class EpisodeStore:
 
     def __init__(self, database: Database) -> None:
         self._db = database
-        self._answers = GroupWrite(database, record)
+        self._said = NewestSaid()  # the writer's thread only
+        self._answers = GroupWrite(database, self._record)
+        self._sight = EVERYTHING
+
+    def seen_by(self, sight: Sight) -> "EpisodeStore":
+        """Return the same store as a caller sees it: what is out of sight is not found."""
+        view = copy.copy(self)
+        view._sight = sight
+        return view
+
+    @property
+    def _in_sight(self) -> str:
+        """What narrows a query over rows with an ``episode_id``, as SQL."""
+        if self._sight.is_everything:
+            return "TRUE"
+        return f"""EXISTS (SELECT 1 FROM episodes AS seen
+            WHERE seen.id = episode_id AND seen.{self._sight.clause})"""
 
     def record(
         self, episode: Episode, calls: Sequence[Call], keys: Sequence[CallKeys | None]
@@ -98,10 +120,46 @@ class EpisodeStore:
 
         def write(db: Transaction) -> None:
             for episode, call, grade, outcome in trials:
-                record(db, [Answered(episode, [call], [None])])
+                self._record(db, [Answered(episode, [call], [None])])
                 set_grades(db, episode, [grade], outcome)
 
         await self._db.write_async(write)
+
+    def _record(self, db: Transaction, answers: Sequence[Answered]) -> None:
+        """Store calls and their episodes; a known episode is opened again. Runs inside a write."""
+        episodes = [rows.encode(answered.episode) for answered in answers]
+        reopen = """ON CONFLICT (id) DO UPDATE SET revision = revision + 1,
+            withheld = COALESCE(withheld, excluded.withheld), learn = MIN(learn, excluded.learn)"""
+        rows.insert_all(db, "episodes", episodes, reopen)
+        calls, told = [], self._told(db, answers)
+        for answered in answers:
+            base_id = answered.calls[0].parent_id
+            for call, found_by in zip(answered.calls, answered.keys, strict=True):
+                base = None if base_id is None else told.get((answered.episode.id, base_id))
+                row, said = call_rows.encode(call, base_id, base)
+                told[answered.episode.id, call.id] = said
+                base_id = answered.calls[0].id  # another choice repeats what the first was asked
+                calls.append(row | _key_columns(found_by or CallKeys()))
+        rows.insert_all(db, "calls", calls)
+        for (_, call_id), said in told.items():
+            self._said.put(call_id, said)
+
+    def forget_newest(self) -> None:
+        """Compare the next calls with the file: what stands there was changed. Inside a write."""
+        self._said = NewestSaid()
+
+    def _told(self, db: Transaction, answers: Sequence[Answered]) -> dict[tuple[str, str], Said]:
+        """Return what the parents said that stand in the file, by their episode and id."""
+        parents = {one.calls[0].parent_id for one in answers} - {None}
+        if not parents:
+            return {}
+        marks = ", ".join("?" * len(parents))
+        found = db.query(f"SELECT episode_id, id FROM calls WHERE id IN ({marks})", (*parents,))
+        return {(row["episode_id"], row["id"]): self._said_by(db, row["id"]) for row in found}
+
+    def _said_by(self, db: Transaction, call_id: str) -> Said:
+        known = self._said.get(call_id)
+        return known or call_rows.newest_said(list(db.query(CHAIN, (call_id,))))
 
     def get(self, episode_id: str) -> Episode:
         """Return one episode.
@@ -112,7 +170,8 @@ class EpisodeStore:
         return rows.decode(Episode, self._row(episode_id))
 
     def _row(self, episode_id: str) -> dict[str, Any]:
-        found = self._db.read("SELECT * FROM episodes WHERE id = ?", (episode_id,))
+        sql = f"SELECT * FROM episodes WHERE id = ? AND {self._sight.clause}"
+        found = self._db.read(sql, (episode_id,))
         if not found:
             raise NotFoundError(f"there is no episode {episode_id!r}", param="episode_id")
         return found[0]
@@ -127,7 +186,8 @@ class EpisodeStore:
         Raises:
             NotFoundError: there is no such call.
         """
-        found = self._db.read("SELECT episode_id FROM calls WHERE id = ?", (call_id,))
+        sql = f"SELECT episode_id FROM calls WHERE id = ? AND {self._in_sight}"
+        found = self._db.read(sql, (call_id,))
         if not found:
             raise NotFoundError(f"there is no completion {call_id!r}", param="completion_id")
         return str(found[0]["episode_id"])
@@ -138,10 +198,8 @@ class EpisodeStore:
         Raises:
             NotFoundError: there is none of this id.
         """
-        found = self._db.read("SELECT * FROM calls WHERE id = ?", (call_id,))
-        if not found:
-            raise NotFoundError(f"there is no completion {call_id!r}", param="completion_id")
-        return decode_call(found[0])
+        self.episode_of_call(call_id)
+        return call_rows.decode_newest(self._db.read(CHAIN, (call_id,)))
 
     def recorded(self, call_id: str) -> Recorded:
         """Return one call as those that are found by a key.
@@ -182,7 +240,7 @@ class EpisodeStore:
 
     def newest_quotes(self, limit: int) -> list[dict[str, Any]]:
         """Return what may be quoted of the newest calls, oldest first, with whose they are."""
-        sql = """SELECT calls.id, episode_id, calls.session, user, system_key, edge,
+        sql = """SELECT calls.id, episode_id, calls.session, user, tenant, system_key, edge,
             calls.created_at, quotes FROM calls JOIN episodes ON episodes.id = episode_id
             WHERE calls.rowid IN (SELECT rowid FROM calls WHERE quotes IS NOT NULL
                 ORDER BY rowid DESC LIMIT ?) ORDER BY calls.rowid"""
@@ -190,7 +248,8 @@ class EpisodeStore:
 
     def session_episode(self, session: str) -> str | None:
         """Return the newest episode of a named session."""
-        sql = "SELECT id FROM episodes WHERE session = ? ORDER BY id DESC LIMIT 1"
+        sql = f"""SELECT id FROM episodes WHERE session = ? AND {self._sight.clause}
+            ORDER BY id DESC LIMIT 1"""
         found = self._db.read(sql, (session,))
         return str(found[0]["id"]) if found else None
 
@@ -203,9 +262,10 @@ class EpisodeStore:
 
     def calls(self, episode_id: str, *, limit: int | None = None) -> list[Call]:
         """Return the episode's calls, oldest first; with a limit, the oldest of them."""
-        sql = "SELECT * FROM calls WHERE episode_id = ? ORDER BY rowid LIMIT ?"
+        sql = f"""SELECT * FROM calls WHERE episode_id = ? AND {self._in_sight}
+            ORDER BY rowid LIMIT ?"""
         most = -1 if limit is None else limit  # SQLite's word for "all"
-        return [decode_call(row) for row in self._db.read(sql, (episode_id, most))]
+        return list(call_rows.decode(self._db.read(sql, (episode_id, most))))
 
     def newest_live(self, limit: int) -> list[dict[str, Any]]:
         """Return id, revision and number of calls of the newest episodes; never practice."""
@@ -216,12 +276,13 @@ class EpisodeStore:
 
     def feedback(self, episode_id: str) -> list[Feedback]:
         """Return what people said, oldest first."""
-        sql = "SELECT * FROM feedback WHERE episode_id = ? ORDER BY rowid"
+        sql = f"SELECT * FROM feedback WHERE episode_id = ? AND {self._in_sight} ORDER BY rowid"
         return [rows.decode(Feedback, row) for row in self._db.read(sql, (episode_id,))]
 
     def grades(self, episode_id: str) -> list[Grade]:
         """Return the grades in force."""
-        sql = "SELECT * FROM grades WHERE episode_id = ? AND superseded_at IS NULL ORDER BY id"
+        sql = f"""SELECT * FROM grades WHERE episode_id = ? AND superseded_at IS NULL
+            AND {self._in_sight} ORDER BY id"""
         return [rows.decode(Grade, row) for row in self._db.read(sql, (episode_id,))]
 
     async def add_feedback(self, feedback: Feedback) -> Feedback:
@@ -264,34 +325,33 @@ class EpisodeStore:
         wanted = {"id < ?": after, "skill_id = ?": skill, "source = ?": source}
         wanted["session = ?"] = session
         given = {clause: value for clause, value in wanted.items() if value is not None}
-        where = " AND ".join(given) or "TRUE"
+        where = " AND ".join([*given, self._sight.clause])
         sql = f"SELECT {LIST_COLUMNS} FROM episodes WHERE {where} ORDER BY id DESC LIMIT ?"
         found = self._db.read(sql, (*given.values(), limit))
         return [_with_outcome(row) for row in found]
 
+    def ids_after(
+        self, after: str, *, since: datetime | None, session: str | None, limit: int
+    ) -> list[str]:
+        """Return the ids of episodes that come after an id, in the order of ids."""
+        wanted = {"created_at >= ?": rows.encode_value(since), "session = ?": session}
+        given = {clause: value for clause, value in wanted.items() if value is not None}
+        where = " AND ".join(["id > ?", *given, self._sight.clause])
+        sql = f"SELECT id FROM episodes WHERE {where} ORDER BY id LIMIT ?"
+        return [str(row["id"]) for row in self._db.read(sql, (after, *given.values(), limit))]
+
     def counts(self) -> dict[str, int]:
         """Return how many episodes, calls and graded episodes there are; practice apart."""
-        sql = """SELECT
-            (SELECT COUNT(*) FROM episodes WHERE source != 'practice') AS episodes,
-            (SELECT COUNT(*) FROM episodes WHERE source = 'practice') AS practice_episodes,
-            (SELECT COUNT(*) FROM calls) AS calls,
-            (SELECT COUNT(*) FROM episodes
-                WHERE source != 'practice' AND outcome_value IS NOT NULL) AS graded,
-            (SELECT COUNT(*) FROM feedback) AS feedback"""
+        theirs, seen = self._in_sight, self._sight.clause
+        sql = f"""SELECT
+            (SELECT COUNT(*) FROM episodes WHERE source != 'practice' AND {seen}) AS episodes,
+            (SELECT COUNT(*) FROM episodes WHERE source = 'practice' AND {seen})
+                AS practice_episodes,
+            (SELECT COUNT(*) FROM calls WHERE {theirs}) AS calls,
+            (SELECT COUNT(*) FROM episodes WHERE source != 'practice'
+                AND outcome_value IS NOT NULL AND {seen}) AS graded,
+            (SELECT COUNT(*) FROM feedback WHERE {theirs}) AS feedback"""
         return self._db.read(sql)[0]
-
-
-def record(db: Transaction, answers: Sequence[Answered]) -> None:
-    """Store calls and their episodes; a known episode is opened again. Runs inside a write."""
-    episodes = [rows.encode(answered.episode) for answered in answers]
-    reopen = "ON CONFLICT (id) DO UPDATE SET revision = revision + 1"
-    rows.insert_all(db, "episodes", episodes, reopen)
-    calls = [
-        encode_call(call) | _key_columns(found_by or CallKeys())
-        for answered in answers
-        for call, found_by in zip(answered.calls, answered.keys, strict=True)
-    ]
-    rows.insert_all(db, "calls", calls)
 
 
 def _key_columns(keys: CallKeys) -> dict[str, Any]:
@@ -339,35 +399,19 @@ def set_skill(
     embedder: str,
     vector_D: np.ndarray | None,
     missing_reason: str | None,
+    text_key: str | None = None,
 ) -> None:
-    """Store an episode's embedding, or why it has none, and its skill; inside a write."""
+    """Store an episode's embedding, or why it has none, and its skill; inside a write.
+
+    ``text_key`` names the text that was embedded.
+    """
     blob = None if vector_D is None else np.asarray(vector_D, dtype="<f4").tobytes()
     db.execute(
-        """INSERT OR REPLACE INTO vectors (episode_id, embedder, vector, missing_reason)
-            VALUES (?, ?, ?, ?)""",
-        (episode_id, embedder, blob, missing_reason),
+        """INSERT OR REPLACE INTO vectors
+            (episode_id, embedder, vector, missing_reason, text_key) VALUES (?, ?, ?, ?, ?)""",
+        (episode_id, embedder, blob, missing_reason, text_key),
     )
     db.execute("UPDATE episodes SET skill_id = ? WHERE id = ?", (skill_id, episode_id))
-
-
-def encode_call(call: Call) -> dict[str, Any]:
-    """Return a call as a row of ``calls``."""
-    row = rows.encode(call, skip=TOKEN_FIELDS)
-    row["prompt_token_ids"] = tokens.encode_ids(call.prompt_token_ids)
-    row["completion_token_ids"] = tokens.encode_ids(call.completion_token_ids)
-    row["sampler_logprobs"] = tokens.encode_logprobs(call.sampler_logprobs)
-    return row
-
-
-def decode_call(row: dict[str, Any]) -> Call:
-    """Return a row of ``calls`` as a call."""
-    plain = rows.decode(Call, row | dict.fromkeys(TOKEN_FIELDS))
-    return dataclasses.replace(
-        plain,
-        prompt_token_ids=tokens.decode_ids(row["prompt_token_ids"]),
-        completion_token_ids=tokens.decode_ids(row["completion_token_ids"]),
-        sampler_logprobs=tokens.decode_logprobs(row["sampler_logprobs"]),
-    )
 
 
 def outcome_of(row: dict[str, Any]) -> Outcome | None:

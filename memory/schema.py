@@ -143,3 +143,145 @@ def m006_call_trees(db: Database) -> None:
         CREATE INDEX calls_by_parent ON calls(parent_id) WHERE parent_id IS NOT NULL;
         CREATE INDEX episodes_live ON episodes(id) WHERE source != 'practice';
     """)
+
+
+@migrations()
+def m007_skills_over_time(db: Database) -> None:
+    """What becomes of skills: whose they are, who decided what, and by which embedder they lie."""
+    # A UNIQUE column cannot be altered, and two tenants may give their tasks the same name. Rows
+    # that refer to skills are looked at when the migration commits.
+    db.executescript("""
+        PRAGMA defer_foreign_keys = ON;
+        CREATE TABLE skills_before AS SELECT * FROM skills;
+        DROP TABLE skills;
+        CREATE TABLE skills (
+            id INTEGER PRIMARY KEY, tenant TEXT, title TEXT NOT NULL, created_at TEXT NOT NULL,
+            policy TEXT NOT NULL, task_key TEXT, is_kept INTEGER NOT NULL DEFAULT 0,
+            merged_into INTEGER REFERENCES skills(id), key_terms TEXT NOT NULL DEFAULT '[]',
+            embedder TEXT, centroid BLOB, centroid_count INTEGER NOT NULL
+        ) STRICT;
+        INSERT INTO skills
+            (id, title, created_at, policy, task_key, embedder, centroid, centroid_count)
+            SELECT id, title, created_at, policy, task_key,
+                COALESCE((SELECT embedder FROM vectors LIMIT 1), 'all-MiniLM-L6-v2'),
+                centroid, centroid_count FROM skills_before;
+        DROP TABLE skills_before;
+        CREATE UNIQUE INDEX skills_by_key ON skills(COALESCE(tenant, ''), task_key)
+            WHERE task_key IS NOT NULL;
+        CREATE INDEX skills_merged ON skills(merged_into) WHERE merged_into IS NOT NULL;
+
+        CREATE TABLE skill_history (
+            id INTEGER PRIMARY KEY, skill_id INTEGER NOT NULL REFERENCES skills(id),
+            created_at TEXT NOT NULL, actor TEXT NOT NULL, event TEXT NOT NULL,
+            other_id INTEGER REFERENCES skills(id), detail TEXT
+        ) STRICT;
+        CREATE INDEX skill_history_by_skill ON skill_history(skill_id);
+
+        ALTER TABLE vectors ADD COLUMN text_key TEXT;
+        CREATE TABLE task_vectors (
+            task_id TEXT PRIMARY KEY REFERENCES tasks(id) ON DELETE CASCADE,
+            embedder TEXT NOT NULL, vector BLOB, missing_reason TEXT, text_key TEXT
+        ) STRICT;
+        CREATE INDEX episodes_in_pen ON episodes(id)
+            WHERE skill_id IS NULL AND source != 'practice';
+    """)
+
+
+@migrations()
+def m008_shared_beginnings_and_vector_ids(db: Database) -> None:
+    """What a call repeats of another is stored once; vectors have ids that are never used again.
+
+    The database itself keeps the promise that no call loses what it is based on: it refuses to
+    commit without.
+    """
+    db.executescript("""
+        ALTER TABLE calls ADD COLUMN base_id TEXT
+            REFERENCES calls(id) DEFERRABLE INITIALLY DEFERRED;
+        ALTER TABLE calls ADD COLUMN shared TEXT;
+        CREATE INDEX calls_by_base ON calls(base_id) WHERE base_id IS NOT NULL;
+
+        CREATE TABLE numbered_vectors (
+            id INTEGER PRIMARY KEY AUTOINCREMENT,
+            episode_id TEXT NOT NULL UNIQUE REFERENCES episodes(id), embedder TEXT NOT NULL,
+            vector BLOB, missing_reason TEXT, text_key TEXT
+        ) STRICT;
+        INSERT INTO numbered_vectors (episode_id, embedder, vector, missing_reason, text_key)
+            SELECT episode_id, embedder, vector, missing_reason, text_key FROM vectors
+            ORDER BY rowid;
+        DROP TABLE vectors;
+        ALTER TABLE numbered_vectors RENAME TO vectors;
+        CREATE INDEX vectors_by_embedder ON vectors(embedder, length(vector), id);
+        CREATE TRIGGER vectors_are_replaced BEFORE UPDATE OF id, embedder, vector ON vectors
+        BEGIN SELECT RAISE(ABORT, 'another vector is another row: insert or replace it'); END;
+
+        CREATE TABLE identity (id TEXT NOT NULL) STRICT;
+        INSERT INTO identity (id) VALUES (lower(hex(randomblob(16))));
+    """)
+
+
+@migrations()
+def m009_privacy(db: Database) -> None:
+    """Tenants, what is kept from learning and why, what was recalled, and what was erased.
+
+    An erased id is remembered, without what it stood for: whatever was on its way into the file
+    when it was erased is left out by the triggers, whoever writes it.
+    """
+    db.executescript("""
+        ALTER TABLE episodes ADD COLUMN withheld TEXT;
+        ALTER TABLE calls ADD COLUMN withheld TEXT;
+        ALTER TABLE calls ADD COLUMN recalled TEXT;
+        ALTER TABLE tasks ADD COLUMN tenant TEXT;
+        CREATE INDEX episodes_by_tenant ON episodes(tenant, id) WHERE tenant IS NOT NULL;
+        CREATE INDEX episodes_by_user ON episodes(user) WHERE user IS NOT NULL;
+        CREATE INDEX episodes_by_task ON episodes(task_id) WHERE task_id IS NOT NULL;
+        CREATE INDEX calls_by_session ON calls(session) WHERE session IS NOT NULL;
+        CREATE INDEX calls_recalled ON calls(id) WHERE recalled IS NOT NULL;
+        CREATE INDEX tasks_by_origin ON tasks(origin);
+
+        CREATE TABLE skill_guidelines (
+            skill_id INTEGER PRIMARY KEY REFERENCES skills(id), text TEXT NOT NULL,
+            created_at TEXT NOT NULL
+        ) STRICT;
+
+        CREATE TABLE erasures (
+            id TEXT PRIMARY KEY, created_at TEXT NOT NULL, ended_at TEXT, actor TEXT NOT NULL,
+            scope TEXT NOT NULL, scope_sha256 TEXT NOT NULL, counts TEXT NOT NULL,
+            tainted TEXT NOT NULL
+        ) STRICT;
+        CREATE TABLE erased_ids (
+            id TEXT PRIMARY KEY, erasure_id TEXT NOT NULL REFERENCES erasures(id)
+        ) STRICT;
+        CREATE TABLE version_taints (
+            version_id TEXT PRIMARY KEY REFERENCES adapter_versions(id),
+            created_at TEXT NOT NULL, erasure_id TEXT NOT NULL REFERENCES erasures(id),
+            num_episodes INTEGER NOT NULL, inherited_from TEXT
+        ) STRICT;
+
+        CREATE TRIGGER erased_episodes BEFORE INSERT ON episodes
+        WHEN EXISTS (SELECT 1 FROM erased_ids WHERE id = NEW.id)
+        BEGIN SELECT RAISE(IGNORE); END;
+        CREATE TRIGGER erased_practice BEFORE INSERT ON episodes
+        WHEN NEW.source = 'practice' AND EXISTS (SELECT 1 FROM erased_ids WHERE id = NEW.task_id)
+            AND NOT EXISTS (SELECT 1 FROM tasks WHERE id = NEW.task_id)
+        BEGIN
+            INSERT INTO erased_ids (id, erasure_id)
+                SELECT NEW.id, erasure_id FROM erased_ids WHERE id = NEW.task_id;
+            SELECT RAISE(IGNORE);
+        END;
+        CREATE TRIGGER erased_calls BEFORE INSERT ON calls
+        WHEN EXISTS (SELECT 1 FROM erased_ids WHERE id = NEW.episode_id)
+        BEGIN SELECT RAISE(IGNORE); END;
+        CREATE TRIGGER erased_feedback BEFORE INSERT ON feedback
+        WHEN EXISTS (SELECT 1 FROM erased_ids WHERE id = NEW.episode_id)
+        BEGIN SELECT RAISE(IGNORE); END;
+        CREATE TRIGGER erased_grades BEFORE INSERT ON grades
+        WHEN EXISTS (SELECT 1 FROM erased_ids WHERE id = NEW.episode_id)
+        BEGIN SELECT RAISE(IGNORE); END;
+        CREATE TRIGGER erased_vectors BEFORE INSERT ON vectors
+        WHEN EXISTS (SELECT 1 FROM erased_ids WHERE id = NEW.episode_id)
+        BEGIN SELECT RAISE(IGNORE); END;
+        CREATE TRIGGER erased_tasks BEFORE INSERT ON tasks
+        WHEN NEW.origin LIKE 'episode:%'
+            AND EXISTS (SELECT 1 FROM erased_ids WHERE id = substr(NEW.origin, 9))
+        BEGIN SELECT RAISE(IGNORE); END;
+    """)

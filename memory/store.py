@@ -1,5 +1,6 @@
 """The store: one database, and the readers and writers of its rows by subject."""
 
+from collections.abc import Collection
 from pathlib import Path
 
 from memory.cycle_store import CycleStore
@@ -16,10 +17,19 @@ WRITABLE_WITHIN_S = 5.0
 class Store:
     """Everything that is remembered, by subject."""
 
-    def __init__(self, path: Path, config: MemoryConfig | None = None) -> None:
+    def __init__(
+        self, path: Path, config: MemoryConfig | None = None, *, learn_from: Collection[str] = ()
+    ) -> None:
+        """Open.
+
+        Args:
+            path: the database's file.
+            config: how it is written.
+            learn_from: the tenants whose tasks may be practised, besides the default tenant.
+        """
         self.database = Database(path, config)
         self.episodes = EpisodeStore(self.database)
-        self.tasks = TaskStore(self.database)
+        self.tasks = TaskStore(self.database, learn_from)
         self.skills = SkillStore(self.database)
         self.versions = VersionStore(self.database)
         self.cycles = CycleStore(self.database)

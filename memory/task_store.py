@@ -1,19 +1,21 @@
 """Rows of task specs: what can be tried again, and how it went."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from memory import rows
 from memory.database import Database, Transaction
 from memory.errors import NotFoundError
+from memory.tenants import EVERYTHING, Sight
 from memory.types import Split, TaskSpec
 
 
 class TaskStore:
     """Reads and writes task specs."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, learn_from: Collection[str] = ()) -> None:
         self._db = database
+        self._learn_from = tuple(learn_from)
 
     def add(self, tasks: Sequence[TaskSpec]) -> int:
         """Store the tasks that are new; return how many were. Waits for the commit."""
@@ -31,16 +33,28 @@ class TaskStore:
         return rows.decode(TaskSpec, found[0])
 
     def without_skill(self, limit: int) -> list[TaskSpec]:
-        """Return tasks that no skill has been found for yet."""
-        found = self._db.read("SELECT * FROM tasks WHERE skill_id IS NULL LIMIT ?", (limit,))
+        """Return tasks that no skill has been looked for yet.
+
+        A task derived from an episode goes where the episode goes.
+        """
+        sql = """SELECT * FROM tasks WHERE skill_id IS NULL
+            AND NOT EXISTS (SELECT 1 FROM task_vectors WHERE task_id = tasks.id)
+            AND NOT EXISTS (SELECT 1 FROM episodes WHERE 'episode:' || id = tasks.origin)
+            LIMIT ?"""
+        found = self._db.read(sql, (limit,))
         return [rows.decode(TaskSpec, row) for row in found]
 
     def of_skills(self, skill_ids: Sequence[int], split: Split) -> list[TaskSpec]:
-        """Return the skills' tasks on one side of the split, least practised first."""
+        """Return the skills' tasks on one side of the split, least practised first.
+
+        Those of tenants that may not teach are left out.
+        """
         marks = ", ".join("?" * len(skill_ids))
-        sql = f"""SELECT * FROM tasks WHERE split = ? AND skill_id IN ({marks})
-            ORDER BY num_practised, id"""
-        found = self._db.read(sql, (split.value, *skill_ids))
+        tenants = ", ".join("?" * len(self._learn_from))
+        sql = f"""SELECT * FROM tasks WHERE split = ? AND skill_id IN (
+                SELECT COALESCE(merged_into, id) FROM skills WHERE id IN ({marks}))
+            AND (tenant IS NULL OR tenant IN ({tenants})) ORDER BY num_practised, id"""
+        found = self._db.read(sql, (split.value, *skill_ids, *self._learn_from))
         return [rows.decode(TaskSpec, row) for row in found]
 
     def note_practice(self, mean_rewards: Mapping[str, float | None]) -> None:
@@ -57,12 +71,17 @@ class TaskStore:
         self._db.write(write)
 
     def page(
-        self, *, limit: int, after: str | None = None, skill: int | None = None
+        self,
+        *,
+        limit: int,
+        after: str | None = None,
+        skill: int | None = None,
+        sight: Sight = EVERYTHING,
     ) -> list[dict[str, Any]]:
         """Return rows for a list, in the order of their ids."""
-        sql = """SELECT id, created_at, messages, reference, grader, split, origin, skill_id,
-            task_key, num_practised, last_reward FROM tasks
-            WHERE id > ? AND (? IS NULL OR skill_id = ?) ORDER BY id LIMIT ?"""
+        sql = f"""SELECT id, created_at, messages, reference, grader, split, origin, skill_id,
+            task_key, tenant, num_practised, last_reward FROM tasks
+            WHERE id > ? AND (? IS NULL OR skill_id = ?) AND {sight.clause} ORDER BY id LIMIT ?"""
         found = self._db.read(sql, (after or "", skill, skill, limit))
         return [row | {"messages": rows.loads(row["messages"])} for row in found]
 

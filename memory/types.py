@@ -157,11 +157,13 @@ class Call:
     usage: Mapping[str, Any] | None = None
     error: str | None = None
     learn: bool = True  # False: the caller sent ``x-denizen-learn: off``
+    withheld: str | None = None  # why it is kept from learning whatever the caller says
+    recalled: Mapping[str, Any] | None = None  # what memory put into the prompt, and from where
 
     @property
     def text_only_reason(self) -> str | None:
         """Say what the engine left out of a complete answer that learning needs; None: nothing."""
-        if self.status is not CallStatus.OK:
+        if self.status is not CallStatus.OK or self.withheld is not None:
             return None
         if not self.completion_token_ids or self.prompt_token_ids is None:
             return "no_token_ids"
@@ -176,6 +178,8 @@ class Call:
         """Say why no training row can be made of this call; None when one can."""
         if not self.learn:
             return "learning_off"
+        if self.withheld is not None:
+            return self.withheld
         if self.status is not CallStatus.OK:
             return self.status.value
         return self.text_only_reason
@@ -206,6 +210,7 @@ class Episode:
     )
     cycle_id: str | None = None  # practice only
     learn: bool = True
+    withheld: str | None = None  # why it is not learned from, where the caller did not say so
     revision: int = 1  # grows with every call and every feedback
     digested_revision: int = 0  # the revision that skill, grades and outcome were worked out from
 
@@ -285,6 +290,7 @@ class TaskSpec:
     origin: str  # "api", "jsonl:FILE", "reasoning-gym:NAME", "episode:ep_…"
     skill_id: int | None = None
     task_key: str | None = None
+    tenant: str | None = None  # whose episode it was derived from
 
     @property
     def text(self) -> str:
@@ -301,12 +307,46 @@ class Skill:
     created_at: datetime
     policy: SkillPolicy = SkillPolicy.LEARN
     task_key: str | None = None
+    tenant: str | None = None
+    key_terms: Sequence[str] = ()  # the most telling words of its texts
+    is_kept: bool = False  # a person named, merged or split it: the system leaves it as it is
     num_episodes: int = 0
     num_graded: int = 0
     mean_outcome: float | None = None
     num_train_tasks: int = 0
     num_heldout_tasks: int = 0
     num_new_signal: int = 0  # graded episodes and new tasks since the last cycle on this skill
+
+
+class SkillEvent(StrEnum):
+    """What happened to a skill."""
+
+    FOUNDED = "founded"
+    MERGED_INTO = "merged_into"  # it became part of another
+    ABSORBED = "absorbed"  # another became part of it
+    SPLIT_FROM = "split_from"  # it was a part of another
+    SPLIT_OFF = "split_off"  # a part of it became another
+    RENAMED = "renamed"
+    POLICY = "policy"
+    JOINED = "joined"  # texts that waited, or were another skill's, were put under it
+    ERASED = "erased"  # some of its texts were erased
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SkillChange:
+    """One event in a skill's history; append-only.
+
+    Example:
+        ``SkillChange(skill_id=7, created_at=…, actor="system", event=SkillEvent.SPLIT_FROM,
+        other_id=2, detail="31 episodes")``
+    """
+
+    skill_id: int
+    created_at: datetime
+    actor: str  # "system" or "person"
+    event: SkillEvent
+    other_id: int | None = None
+    detail: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -392,10 +432,19 @@ def task_text(messages: Sequence[Message]) -> str:
 
 
 def task_id(
-    messages: Sequence[Message], reference: str | None, grader: str, config: Mapping[str, Any]
+    messages: Sequence[Message],
+    reference: str | None,
+    grader: str,
+    config: Mapping[str, Any],
+    *,
+    tenant: str | None = None,
 ) -> str:
-    """Name a task by its content, so that importing it twice is importing it once."""
-    content = [list(messages), reference, grader, dict(config)]
+    """Name a task by its content, so that importing it twice is importing it once.
+
+    Equal tasks of two tenants are two tasks.
+    """
+    content: list[Any] = [list(messages), reference, grader, dict(config)]
+    content += [] if tenant is None else [tenant]
     canonical = json.dumps(content, sort_keys=True, ensure_ascii=False)
     return "task_" + hashlib.sha256(canonical.encode()).hexdigest()[:20]
 

@@ -52,6 +52,7 @@ class VersionStore:
                 "INSERT OR IGNORE INTO version_episodes (version_id, episode_id) VALUES (?, ?)",
                 [(version.id, episode_id) for episode_id in episode_ids],
             )
+            _taint_if_erased(db, version)
 
         self._db.write(write)
 
@@ -125,6 +126,8 @@ class VersionStore:
             if live != expected:
                 raise ConflictError(f"{live} has become live meanwhile, not {expected}")
             left = VersionStatus.ROLLED_BACK if kind == "rollback" else VersionStatus.RETIRED
+            if any(db.query("SELECT 1 FROM version_taints WHERE version_id = ?", (live,))):
+                left = VersionStatus.TAINTED
             if live != BASE:
                 _set_status(db, live, left)
             if to != BASE:
@@ -135,10 +138,37 @@ class VersionStore:
 
         self._db.write(write)
 
+    def taints(self) -> dict[str, dict[str, Any]]:
+        """Return, by version, the erasure of what it had learned from."""
+        return {row["version_id"]: row for row in self._db.read("SELECT * FROM version_taints")}
+
     def episodes_of(self, version_id: str) -> list[str]:
         """Return the ids of the episodes that taught a version."""
         sql = "SELECT episode_id FROM version_episodes WHERE version_id = ? ORDER BY episode_id"
         return [row["episode_id"] for row in self._db.read(sql, (version_id,))]
+
+
+def _taint_if_erased(db: Transaction, version: AdapterVersion) -> None:
+    """Taint a version whose episodes were erased while it was trained, or whose parent is tainted.
+
+    Inside a write.
+    """
+    seen = next(
+        db.query(
+            """SELECT COUNT(*) AS num, MAX(erasure_id) AS erasure_id FROM erased_ids
+                WHERE id IN (SELECT episode_id FROM version_episodes WHERE version_id = ?)""",
+            (version.id,),
+        )
+    )
+    sql = "SELECT erasure_id FROM version_taints WHERE version_id = ?"
+    inherited = next(iter(db.query(sql, (version.parent,))), None)
+    if not seen["num"] and inherited is None:
+        return
+    row = {"version_id": version.id, "created_at": rows.encode_value(utc_now())}
+    row["erasure_id"] = seen["erasure_id"] or (inherited or {})["erasure_id"]
+    row["inherited_from"] = None if inherited is None else version.parent
+    rows.insert(db, "version_taints", row | {"num_episodes": seen["num"]})
+    _set_status(db, version.id, VersionStatus.TAINTED)
 
 
 def _set_status(db: Transaction, version_id: str, status: VersionStatus) -> None:

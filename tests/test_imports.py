@@ -29,8 +29,15 @@ everything else goes over HTTP.
 HOMES = {
     "sqlite_utils": {"memory"},
     "faiss": {"memory/index.py"},
-    "sentence_transformers": {"memory/embed.py"},
-    "torch": {"learner", "agent/base_model.py", "agent/cpu_lora.py", "agent/grouped_lora.py"},
+    "scipy": {"memory/regroup.py"},
+    "torch": {
+        "learner",
+        "agent/base_model.py",
+        "agent/cpu_lora.py",
+        "agent/grouped_lora.py",
+        "memory/embed.py",
+    },
+    "tokenizers": {"memory/embed.py"},
     "transformers": {"learner", "agent/base_model.py", "memory/embed.py"},
     "peft": {"learner/lora_model.py"},
     "reasoning_gym": {"graders/reasoning.py", "console/demo_traffic.py"},

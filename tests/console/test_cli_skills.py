@@ -55,3 +55,34 @@ def test_a_skill_is_changed(
     result = denizen("skills", *arguments, "--json")
     assert json.loads(result.stdout) == SKILL | change
     assert service.requests[0]["body"] == change
+
+
+def test_a_skill_is_shown_with_its_key_terms_and_history(service, denizen: Run) -> None:
+    event = {"skill_id": 2, "created_at": "2026-01-01T00:00:00Z", "actor": "person"}
+    event |= {"event": "split_from", "other_id": 1, "detail": "3 episodes or tasks"}
+    shown = SKILL | {"key_terms": ["multiplication", "factor"], "history": [event]}
+    service.answer("GET /v1/skills/2", shown)
+    lines = denizen("skills", "show", "2").stdout.splitlines()
+    assert any("multiplication" in line for line in lines)
+    assert lines[-1].split("\t")[1:] == ["person", "split from", "1", "3 episodes or tasks"]
+    assert json.loads(denizen("skills", "show", "2", "--json").stdout) == shown
+
+
+@pytest.mark.parametrize(
+    ("arguments", "path", "body"),
+    [
+        (("merge", "2", "5"), "merge", {"into": 5}),
+        (("split", "2", "ep_1", "ep_2"), "split", {"episode_ids": ["ep_1", "ep_2"]}),
+        (
+            ("split", "2", "ep_1", "--title", "mine"),
+            "split",
+            {"episode_ids": ["ep_1"], "title": "mine"},
+        ),
+    ],
+)
+def test_skills_are_merged_and_split(
+    service, denizen: Run, arguments: tuple[str, ...], path: str, body: dict[str, Any]
+) -> None:
+    service.answer(f"POST /v1/skills/2/{path}", SKILL)
+    assert json.loads(denizen("skills", *arguments, "--json").stdout) == SKILL
+    assert service.requests[0]["body"] == body

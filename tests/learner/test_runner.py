@@ -6,7 +6,7 @@ import pytest
 from learner.curriculum import LearnerConfig
 from learner.runner import FIRST_PAUSE_S, CycleRunner
 from memory.errors import ConflictError, NotFoundError
-from memory.skill_store import save_skill
+from memory.skill_writes import save_skill
 from memory.store import Store
 from memory.task_store import add_task
 from memory.types import CycleState, Split, utc_now
@@ -36,7 +36,14 @@ def store(tmp_path):
     def write(db) -> None:
         for skill_id in (1, 2):
             save_skill(
-                db, skill_id=skill_id, title=f"s{skill_id}", task_key=None, centroid_D=None, count=0
+                db,
+                skill_id=skill_id,
+                title=f"s{skill_id}",
+                tenant=None,
+                task_key=None,
+                embedder="hash",
+                centroid_D=None,
+                count=0,
             )
         for number in range(6):
             split = Split.TRAIN if number % 2 else Split.HELDOUT
@@ -63,7 +70,7 @@ async def test_a_skill_with_enough_new_signal_starts_a_cycle(store, runner):
     await ended(runner)
     [cycle] = store.cycles.page(limit=9)
     assert cycle.skill_ids == (1,)
-    assert "s1: 6 new" in cycle.reason
+    assert "skill 1: 6 new" in cycle.reason
 
 
 async def test_a_failed_cycle_is_not_tried_again_at_once(store, runner):

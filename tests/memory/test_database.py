@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import sqlite_utils
 
-from memory.database import Database, MemoryConfig
+from memory.database import MAX_WAL_BYTES, Database, MemoryConfig
 from memory.errors import StoreError, UnavailableError
 from memory.schema import migrations
 
@@ -160,3 +160,69 @@ def test_a_write_after_closing_is_refused_and_does_not_wait_for_ever(tmp_path):
     database.close()
     with pytest.raises(StoreError, match="closed"):
         database.write(lambda db: None)
+
+
+def test_a_log_that_a_reader_held_long_is_cut_when_it_ends(database):
+    reader = sqlite3.connect(database.path)
+    reader.execute("BEGIN")
+    reader.execute("SELECT COUNT(*) FROM notes").fetchone()
+    for _ in range(70):
+        database.write(add_note("x" * 2**20))
+    assert database.wal_bytes > MAX_WAL_BYTES
+    assert not database.bound_wal()
+    reader.close()
+    assert database.bound_wal()
+    assert database.wal_bytes <= MAX_WAL_BYTES
+    assert len(texts(database)) == 70
+
+
+def test_fifty_writers_and_another_program_are_never_told_that_the_database_is_locked(database):
+    reader = sqlite3.connect(database.path)
+    reader.execute("BEGIN")
+    reader.execute("SELECT COUNT(*) FROM notes").fetchone()
+    failures: list[Exception] = []
+
+    def write_here(number: int) -> None:
+        def read_then_write(db: sqlite_utils.Database) -> None:
+            list(db.query("SELECT COUNT(*) FROM notes"))
+            add_note(f"here {number}")(db)
+
+        try:
+            for _ in range(20):
+                database.write(read_then_write)
+        except Exception as error:
+            failures.append(error)
+
+    def write_elsewhere() -> None:
+        other = sqlite3.connect(database.path, timeout=5, isolation_level=None)
+        try:
+            for _ in range(50):
+                other.execute("BEGIN IMMEDIATE")
+                other.execute("INSERT INTO notes (text) VALUES ('elsewhere')")
+                other.execute("COMMIT")
+        except Exception as error:
+            failures.append(error)
+        other.close()
+
+    threads = [threading.Thread(target=write_here, args=(n,)) for n in range(50)]
+    threads.append(threading.Thread(target=write_elsewhere))
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    reader.close()
+    assert not failures
+    assert len(texts(database)) == 50 * 20 + 50
+
+
+def test_a_write_whose_transaction_was_undone_by_another_is_not_acknowledged(database):
+    blocker = threading.Event()
+    database.submit(lambda db: blocker.wait(5))
+    kept = database.submit(add_note("undone"))
+    spoiler = database.submit(lambda db: db.execute("ROLLBACK").fetchone() or 1 / 0)
+    blocker.set()
+    for future in (kept, spoiler):
+        with pytest.raises(StoreError, match="cannot write"):
+            future.result(5)
+    database.write(add_note("after"))
+    assert texts(database) == ["after"]

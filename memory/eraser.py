@@ -1,0 +1,97 @@
+"""One erasure from the request to the proof: the record, what runs, the indexes, the files.
+
+It knows the order; the rows are the business of ``memory/erasure.py``, the files that of
+``memory/scrubbing.py``.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from memory import scrubbing
+from memory.erasure import MAX_ROUNDS, Erasure, Scope
+from memory.store import Store
+
+log = logging.getLogger(__name__)
+
+
+class Eraser:
+    """Erases while the service runs; one at a time."""
+
+    def __init__(
+        self,
+        store: Store,
+        home: Path,
+        *,
+        forget: Sequence[Callable[[Collection[str]], None]],
+        clean_up: Sequence[Callable[[], None]] = (),
+    ) -> None:
+        """Compose.
+
+        Args:
+            store: the record.
+            home: whose files are searched.
+            forget: take episodes out of what is held in memory; called on the event loop.
+            clean_up: bring caches of the rows up to date; called in a thread.
+        """
+        self.erasure = Erasure(store)
+        self._store = store
+        self._home = home
+        self._forget = forget
+        self._clean_up = clean_up
+        self._turn = asyncio.Lock()
+
+    async def erase(self, scope: Scope, *, actor: str) -> dict[str, Any]:
+        """Erase a scope and prove it; what is recorded in it meanwhile goes as well.
+
+        Returns:
+            ``{"id", "scope", "counts", "tainted", "files"}``: how many rows of each kind went, the
+            versions that had learned from them, and what was done to the files.
+
+        Raises:
+            NotFoundError: a single episode was named, and there is none.
+        """
+        async with self._turn:
+            found = await asyncio.to_thread(self.erasure.find, scope)
+            erased = await self.erasure.begin(scope, actor=actor)
+            for _ in range(MAX_ROUNDS):
+                for forget in self._forget:
+                    forget(found)
+                await self.erasure.erase(found, erased)
+                if scope.episode is not None:
+                    break
+                found = await asyncio.to_thread(self.erasure.find, scope)
+                if not found:
+                    break
+            tainted = await self.erasure.end(erased)
+            for bring_up_to_date in self._clean_up:
+                await asyncio.to_thread(bring_up_to_date)
+            files = await asyncio.to_thread(
+                scrubbing.scrub,
+                self._store.database,
+                self._home,
+                erased.needles,
+                partial(_is_said, self._store),
+            )
+        counts = dict(erased.counts)
+        log.info("%s: erased %s (%s)", erased.id, scope.kind, counts)
+        return {
+            "id": erased.id,
+            "scope": scope.kind,
+            "counts": counts,
+            "tainted": tainted,
+            "files": files,
+        }
+
+
+def _is_said(store: Store, text: str) -> bool:
+    """Say whether a record holds a text."""
+    sql = """SELECT EXISTS (SELECT 1 FROM calls WHERE instr(request, ?1) OR instr(message, ?1))
+        OR EXISTS (SELECT 1 FROM episodes WHERE instr(task_text, ?1))
+        OR EXISTS (SELECT 1 FROM tasks WHERE instr(messages, ?1) OR instr(reference, ?1))
+        OR EXISTS (SELECT 1 FROM feedback WHERE instr(comment, ?1) OR instr(correction, ?1))
+        AS is_said"""
+    return bool(store.database.read(sql, (text,))[0]["is_said"])

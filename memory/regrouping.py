@@ -1,0 +1,263 @@
+"""The background look at all skills: reads a sample of them, regroups it, and stores what follows.
+
+One tenant at a time, the newest texts, in one write; what a person decided meanwhile wins, and the
+look is taken again later. It does not know how texts are compared.
+"""
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from memory.database import Transaction
+from memory.embed import Vector
+from memory.regroup import Group, Regrouped, Vectors, regroup
+from memory.skill_writes import (
+    SYSTEM,
+    SkillRow,
+    found,
+    measure,
+    merge,
+    note,
+    place,
+    rows_by_id,
+    set_title,
+    split_off,
+    sweep,
+)
+from memory.skills import MAX_PEN, SkillsConfig
+from memory.sorter import Sorter
+from memory.store import Store
+from memory.tenants import Sight
+from memory.titles import key_terms, title_from, title_of
+from memory.types import SkillEvent, SkillPolicy
+
+log = logging.getLogger(__name__)
+SAMPLE = 200
+"""Of each skill, the newest texts that are looked at; twice as many as speak for it."""
+MAX_LOOKED = 20_000
+"""Texts of all skills of a tenant that are looked at, about: 31 MB of vectors."""
+NAMING_SAMPLE = 50
+"""Of each skill, the texts that name it."""
+MAX_SORTED = 20_000
+"""Texts of a skill that is split which are sorted between its parts; older ones stay."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _View:
+    """One tenant's skills as they were read."""
+
+    tenant: str | None
+    embedder: str
+    skills: Mapping[int, SkillRow]
+    ids: Mapping[int | None, Sequence[str]]  # episodes and tasks of each skill; None: the pen
+    vectors: Mapping[int | None, Vectors]
+
+
+class Regrouping:
+    """The scheduled job."""
+
+    def __init__(self, store: Store, sorter: Sorter, config: SkillsConfig) -> None:
+        self._store = store
+        self._sorter = sorter
+        self._config = config
+
+    async def run(self) -> None:
+        """Look once, on a thread."""
+        await asyncio.to_thread(self.look)
+
+    def look(self) -> Counter[str]:
+        """Look at every tenant's skills once; return how often what happened.
+
+        Raises:
+            StoreError: the database cannot be read or written.
+            EmbeddingError: texts cannot be embedded.
+        """
+        self._sorter.renew()
+        happened: Counter[str] = Counter()
+        for tenant in self._store.skills.tenants():
+            seen = self._store.skills.newest_change()
+            view = self._read(tenant)
+            plan = regroup(
+                [
+                    Group(
+                        skill_id=skill_id,
+                        vectors_ND=view.vectors[skill_id],
+                        is_fixed=skill.is_kept or skill.task_key is not None,
+                    )
+                    for skill_id, skill in view.skills.items()
+                    if skill.policy is not SkillPolicy.LOCKED and len(view.ids[skill_id])
+                ],
+                view.vectors[None],
+                min_size=self._config.min_founders,
+            )
+            rest = self._rest_of_split(view, plan)
+            texts = self._texts(view)
+            happened += self._store.database.write(
+                lambda db, seen=seen, view=view, plan=plan, rest=rest, texts=texts: (  # type: ignore[misc]
+                    _Application(db, view, plan, rest, texts).run(seen)
+                )
+            )
+        if happened:
+            log.info("skills were regrouped: %s", dict(happened))
+        return happened
+
+    def _read(self, tenant: str | None) -> _View:
+        store, embedder = self._store.skills, self._sorter.embedder_id
+        skills = {row.id: row for row in store.rows_of(Sight(tenant))}
+        sample = max(self._config.min_founders, min(SAMPLE, MAX_LOOKED // max(1, len(skills))))
+        found: dict[int | None, list[tuple[str, bytes]]] = {
+            id: store.members(id, embedder, sample) for id in skills
+        }
+        pen = store.pen(embedder, MAX_PEN, Sight(tenant))
+        found[None] = [(str(row["id"]), row["vector"]) for row in pen]
+        dimension = self._sorter.dimension
+        return _View(
+            tenant=tenant,
+            embedder=embedder,
+            skills=skills,
+            ids={skill: [id for id, _ in rows] for skill, rows in found.items()},
+            vectors={skill: _stacked(rows, dimension) for skill, rows in found.items()},
+        )
+
+    def _rest_of_split(self, view: _View, plan: Sequence[Regrouped]) -> dict[str, int]:
+        """Say which part of a skill that is split its older texts belong to, as a row of ``plan``.
+
+        Those that stay with the skill are left out.
+        """
+        parts: dict[int, list[int]] = {}
+        for number, one in enumerate(plan):
+            if one.split_from is not None:
+                parts.setdefault(one.split_from, []).append(number)
+        moves: dict[str, int] = {}
+        for skill_id, numbers in parts.items():
+            home = next((n for n, one in enumerate(plan) if one.skill_id == skill_id), None)
+            if home is None:
+                continue
+            all_parts = [home, *numbers]
+            means_GD = np.stack([_mean(view, plan[number]) for number in all_parts])
+            known = set(view.ids[skill_id])
+            rows = self._store.skills.members(skill_id, self._sorter.embedder_id, MAX_SORTED)
+            rest = [row for row in rows if row[0] not in known]
+            if rest:
+                nearest = (_stacked(rest, self._sorter.dimension) @ means_GD.T).argmax(axis=1)
+                chosen = zip(rest, nearest, strict=True)
+                moves |= {id: all_parts[best] for (id, _), best in chosen if best}
+        return moves
+
+    def _texts(self, view: _View) -> dict[int | None, dict[str, str]]:
+        wanted = {skill: list(ids[:NAMING_SAMPLE]) for skill, ids in view.ids.items()}
+        wanted[None] = list(view.ids[None])
+        read = self._store.skills.texts
+        return {
+            skill: {id: self._sorter.task_of(view.tenant, text) for id, text in read(ids).items()}
+            for skill, ids in wanted.items()
+        }
+
+
+class _Application:
+    """One plan on its way into the rows; inside a write."""
+
+    def __init__(
+        self,
+        db: Transaction,
+        view: _View,
+        plan: Sequence[Regrouped],
+        rest: Mapping[str, int],
+        texts: Mapping[int | None, Mapping[str, str]],
+    ) -> None:
+        self._db = db
+        self._view = view
+        self._plan = plan
+        self._rest = rest
+        self._text_of = {id: text for of_skill in texts.values() for id, text in of_skill.items()}
+        self._happened: Counter[str] = Counter()
+
+    def run(self, seen: int) -> Counter[str]:
+        """Do it, unless anything but new skills has come since ``seen``."""
+        sql = "SELECT 1 FROM skill_history WHERE id > ? AND event NOT IN ('founded') LIMIT 1"
+        if any(self._db.query(sql, (seen,))):
+            log.info("skills were changed while they were looked at; they are looked at again")
+            return self._happened
+        sweep(self._db)
+        texts: dict[int, list[str]] = {}
+        touched = set()
+        for number, one in enumerate(self._plan):
+            ids = [self._view.ids[skill][row] for skill, row in one.members]
+            skill_id, is_changed = self._settle(one, ids, number)
+            texts[skill_id] = [self._text_of[id] for id in ids if id in self._text_of]
+            if is_changed:
+                touched.add(skill_id)
+        for skill_id in touched:
+            measure(self._db, skill_id)
+        self._name(texts, touched)
+        return self._happened
+
+    def _settle(self, one: Regrouped, ids: Sequence[str], number: int) -> tuple[int, bool]:
+        """Make one group what it should be; return its skill, and whether anything changed."""
+        skill_id = one.skill_id
+        if skill_id is None:
+            skill_id = self._begin(one, ids, number)
+        for part in one.absorbs:
+            merge(self._db, part, skill_id, actor=SYSTEM)
+            self._happened["merged"] += 1
+        at_home = {one.skill_id, one.split_from, *one.absorbs}
+        movers = [
+            (self._view.ids[skill][row], skill)
+            for skill, row in one.members
+            if skill not in at_home or (skill is None and one.skill_id is not None)
+        ]
+        num_moved = sum(place(self._db, [id], skill_id, was=was) for id, was in movers)
+        if num_moved:
+            detail = f"{num_moved} episodes or tasks"
+            note(self._db, skill_id, SYSTEM, SkillEvent.JOINED, detail=detail)
+            self._happened["joined"] += num_moved
+        return skill_id, bool(num_moved or one.absorbs or one.skill_id is None)
+
+    def _begin(self, one: Regrouped, ids: Sequence[str], number: int) -> int:
+        title = title_of([self._text_of[id] for id in ids if id in self._text_of][:NAMING_SAMPLE])
+        if one.split_from is None:
+            self._happened["founded"] += 1
+            skill_id = found(
+                self._db,
+                title=title,
+                tenant=self._view.tenant,
+                like=None,
+                embedder=self._view.embedder,
+            )
+            place(self._db, ids, skill_id)
+            return skill_id
+        self._happened["split"] += 1
+        own = [self._view.ids[s][row] for s, row in one.members if s == one.split_from]
+        own += [id for id, part in self._rest.items() if part == number]
+        return split_off(self._db, one.split_from, own, title=title, actor=SYSTEM)
+
+    def _name(self, texts: Mapping[int, Sequence[str]], touched: set[int]) -> None:
+        """Give skills that were touched, or have none yet, their key terms, and maybe a title."""
+        rows = {row.id: row for row in rows_by_id(self._db, texts)}
+        stale = [id for id, row in rows.items() if id in touched or not row.key_terms]
+        if not stale:
+            return
+        terms = key_terms(texts)
+        for skill_id in stale:
+            row = rows[skill_id]
+            title = row.title
+            if not (row.is_kept or row.task_key or row.policy is SkillPolicy.LOCKED):
+                title = title_from(terms[skill_id], texts[skill_id])
+            set_title(self._db, row, title=title, key_terms=terms[skill_id])
+
+
+def _mean(view: _View, one: Regrouped) -> Vector:
+    vectors = [view.vectors[skill][row] for skill, row in one.members]
+    mean_D = np.mean(vectors, axis=0)
+    return np.asarray(mean_D / (np.linalg.norm(mean_D) or 1.0), dtype=np.float32)
+
+
+def _stacked(rows: Sequence[tuple[str, bytes]], dimension: int) -> Vectors:
+    if not rows:
+        return np.zeros((0, dimension), dtype=np.float32)
+    stored = b"".join(vector for _, vector in rows)
+    return np.frombuffer(stored, dtype="<f4").reshape(len(rows), -1).astype(np.float32)

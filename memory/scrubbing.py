@@ -1,0 +1,142 @@
+"""Erased text in files: the write-ahead log, free space in the database, and the service's logs.
+
+``secure_delete`` overwrites what is deleted, in the database's pages; their former images stand in
+the write-ahead log until it is cut off. A log line may quote what was erased; such bytes are
+overwritten in place, as the files are open. Whether it all worked is looked up afterwards in every
+file of the home folder. It does not know what was erased, but for a set of needles.
+"""
+
+import mmap
+import re
+import sqlite3
+import time
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from memory.database import Database
+
+MIN_NEEDLE, MAX_NEEDLE = 12, 200
+"""Characters of a text that is looked for; shorter ones stand in other texts as well."""
+MIN_WORD = 16  # of a word that is looked for by itself
+NOT_RECORDS = ("adapters", "models")
+"""Folders of weights: gigabytes without text."""
+OWN_FOLDERS = ("logs", "work")
+"""What the service writes for itself; any other file is the operator's, and is only searched."""
+MASK = b"*"
+CHECKPOINT_TRIES = 40
+CHECKPOINT_PAUSE_S = 0.25  # ten seconds in all: queries end within milliseconds
+MAX_VACUUM_BYTES = 2**31
+"""A larger file is not rewritten, as no record is written for as long: about 10 s a gigabyte."""
+
+_ESCAPED = re.compile(r'["\\\x00-\x1f]+')
+
+
+def needles_of(text: str) -> set[str]:
+    """Return what to look for of a text: its lines and long words, where JSON escapes nothing."""
+    runs = (run.strip()[:MAX_NEEDLE] for run in _ESCAPED.split(text))
+    words = (word[:MAX_NEEDLE] for word in text.split() if not _ESCAPED.search(word))
+    return {run for run in runs if len(run) >= MIN_NEEDLE} | {
+        word for word in words if len(word) >= MIN_WORD
+    }
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Scrubbed:
+    """What was done to the files, and what was still found in them.
+
+    Example:
+        ``Scrubbed(is_wal_cut=True, is_vacuumed=False, masked={"logs/service.log": 2}, found={})``
+    """
+
+    is_wal_cut: bool  # False: a reader held it open all the time; a later checkpoint cuts it
+    is_vacuumed: bool  # the database was rewritten, as its free space still held something
+    masked: dict[str, int]  # file -> places that were overwritten
+    found: dict[str, int]  # file -> needles that still stand in it; other records may say the same
+
+
+def scrub(
+    database: Database, home: Path, needles: Collection[str], said_elsewhere: Callable[[str], bool]
+) -> Scrubbed:
+    """Make needles vanish from the files of a home folder; takes seconds, for a thread.
+
+    Args:
+        database: its file lies in the home folder.
+        home: what is searched, folders of weights apart.
+        needles: from ``needles_of``.
+        said_elsewhere: whether another record says the same, which is no remnant.
+    """
+    wanted = sorted(
+        {needle.encode("utf-8", "replace") for needle in needles}, key=len, reverse=True
+    )
+    masked: dict[str, int] = {}
+    for path in _files(home):
+        name = path.relative_to(home)
+        if name.parts[0] in OWN_FOLDERS and (num := _mask(path, wanted)):
+            masked[str(name)] = num
+    is_cut = cut_wal(database)
+    left = _found(database.path, wanted)
+    remnants = [one for one in left if not said_elsewhere(one.decode("utf-8"))]
+    is_vacuumed = bool(remnants) and database.path.stat().st_size <= MAX_VACUUM_BYTES
+    if is_vacuumed:
+        database.alone(lambda db: db.execute("VACUUM"))
+        is_cut = cut_wal(database)
+        left = _found(database.path, wanted)
+    found = {database.path.name: len(left)} if left else {}
+    for path in _files(home):
+        if path != database.path and (num := len(_found(path, wanted))):
+            found[str(path.relative_to(home))] = num
+    return Scrubbed(is_wal_cut=is_cut, is_vacuumed=is_vacuumed, masked=masked, found=found)
+
+
+def cut_wal(database: Database) -> bool:
+    """Move the write-ahead log into the database and cut it to nothing.
+
+    Readers that look at an old state hold it open; it is tried again for some seconds, during which
+    records are written. Returns whether it was cut.
+    """
+
+    def checkpoint(db: sqlite3.Connection) -> bool:
+        db.execute("PRAGMA busy_timeout = 0")
+        try:
+            return bool(db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0] == 0)
+        finally:
+            db.execute("PRAGMA busy_timeout = 5000")
+
+    for _ in range(CHECKPOINT_TRIES):
+        if database.alone(checkpoint):
+            return True
+        time.sleep(CHECKPOINT_PAUSE_S)
+    return False
+
+
+def _files(home: Path) -> Iterator[Path]:
+    """Yield the files of a home folder, those of weights apart."""
+    for path in sorted(home.rglob("*")):
+        if path.relative_to(home).parts[0] not in NOT_RECORDS and path.is_file():
+            yield path
+
+
+def _found(path: Path, needles: Collection[bytes]) -> list[bytes]:
+    """Return the needles that stand in a file."""
+    try:
+        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as content:
+            return [needle for needle in needles if content.find(needle) >= 0]
+    except (OSError, ValueError):  # it is gone, or empty
+        return []
+
+
+def _mask(path: Path, needles: Collection[bytes]) -> int:
+    """Overwrite needles where they stand; return at how many places."""
+    num = 0
+    try:
+        with path.open("r+b") as file, mmap.mmap(file.fileno(), 0) as content:
+            for needle in needles:
+                at = content.find(needle)
+                while at >= 0:
+                    content[at : at + len(needle)] = MASK * len(needle)
+                    num += 1
+                    at = content.find(needle, at + len(needle))
+    except (OSError, ValueError):  # it is gone, empty, or not ours to change
+        return num
+    return num

@@ -1,0 +1,145 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from memory.regroup import Group, Regrouped, regroup
+
+D = 32
+
+
+def around(axis: int, num: int, *, spread: float = 0.1, seed: int = 0) -> NDArray[np.float32]:
+    """Return unit vectors near one axis; two axes are as far apart as two kinds of task."""
+    rng = np.random.default_rng([seed, axis])
+    vectors_ND = np.eye(D)[axis] + spread * rng.normal(size=(num, D))
+    unit_ND = vectors_ND / np.linalg.norm(vectors_ND, axis=1, keepdims=True)
+    return np.asarray(unit_ND, dtype=np.float32)
+
+
+NOTHING = np.zeros((0, D), dtype=np.float32)
+
+
+def look(
+    groups: list[Group], pen_ND: NDArray[np.float32] = NOTHING, min_size: int = 4
+) -> list[Regrouped]:
+    return regroup(groups, pen_ND, min_size=min_size)
+
+
+def test_nothing_is_regrouped_to_nothing() -> None:
+    assert look([]) == []
+
+
+def test_one_kind_is_left_as_it_is() -> None:
+    [one] = look([Group(skill_id=7, vectors_ND=around(0, 30))])
+    assert (one.skill_id, one.split_from, one.absorbs) == (7, None, ())
+    assert sorted(one.members) == [(7, row) for row in range(30)]
+
+
+def test_skill_of_two_kinds_is_split_and_the_larger_part_stays_it() -> None:
+    both = np.concatenate([around(0, 40), around(1, 30)])
+    stays, new = look([Group(skill_id=7, vectors_ND=both)])
+    assert (stays.skill_id, sorted(stays.members)) == (7, [(7, row) for row in range(40)])
+    assert (new.skill_id, new.split_from) == (None, 7)
+    assert sorted(new.members) == [(7, row) for row in range(40, 70)]
+
+
+def test_two_skills_of_one_kind_become_the_larger_one() -> None:
+    groups = [
+        Group(skill_id=3, vectors_ND=around(0, 10)),
+        Group(skill_id=9, vectors_ND=around(0, 30, seed=1)),
+    ]
+    [one] = look(groups)
+    assert (one.skill_id, one.absorbs) == (9, (3,))
+    assert len(one.members) == 40
+
+
+def test_fixed_skill_is_never_split_nor_merged_away() -> None:
+    both = np.concatenate([around(0, 40), around(1, 30)])
+    fixed = [
+        Group(skill_id=1, vectors_ND=both, is_fixed=True),
+        Group(skill_id=2, vectors_ND=around(0, 5, seed=1), is_fixed=True),
+    ]
+    found = look([*fixed, Group(skill_id=3, vectors_ND=around(0, 50, seed=2))])
+    kept = {one.skill_id: one for one in found if one.skill_id in {1, 2}}
+    assert kept.keys() == {1, 2}
+    assert {(1, row) for row in range(70)} <= {*kept[1].members}
+    assert {(2, row) for row in range(5)} <= {*kept[2].members}
+    # The skill that nobody has named becomes part of one that a person has.
+    assert [one.skill_id for one in found if 3 in one.absorbs] == [2]
+
+
+def test_what_waits_founds_a_skill_when_enough_are_alike_and_else_waits() -> None:
+    pen = np.concatenate([around(0, 6), around(1, 3)])
+    [one] = look([], pen)
+    assert (one.skill_id, one.split_from) == (None, None)
+    assert sorted(one.members) == [(None, row) for row in range(6)]
+
+
+def test_what_waits_joins_a_skill_that_it_is_near() -> None:
+    [one] = look([Group(skill_id=7, vectors_ND=around(0, 30))], around(0, 2, spread=0.2, seed=5))
+    assert {(None, 0), (None, 1)} <= {*one.members}
+
+
+def test_text_of_another_skill_is_moved_there() -> None:
+    groups = [
+        Group(skill_id=1, vectors_ND=np.concatenate([around(0, 30), around(1, 2, seed=3)])),
+        Group(skill_id=2, vectors_ND=around(1, 30)),
+    ]
+    first, second = look(groups)
+    assert len(first.members) == 30
+    assert {(1, 30), (1, 31)} <= {*second.members}
+
+
+def test_looking_again_changes_nothing() -> None:
+    mixed = np.concatenate([around(axis, 25, spread=0.15) for axis in range(5)])
+    order = np.random.default_rng(0).permutation(len(mixed))
+    first = look([Group(skill_id=1, vectors_ND=mixed[order[:100]])], mixed[order[100:]])
+    # Its 100 texts of five kinds are five skills, each with its share of those that waited.
+    assert sorted(len(one.members) for one in first) == [25] * 5
+    vectors = {1: mixed[order[:100]], None: mixed[order[100:]]}
+    settled = [
+        Group(skill_id=n, vectors_ND=np.stack([vectors[skill][row] for skill, row in one.members]))
+        for n, one in enumerate(first)
+    ]
+    again = look(settled)
+    assert {one.skill_id: len(one.members) for one in again} == dict.fromkeys(range(5), 25)
+    assert all(not one.absorbs for one in again)
+
+
+@pytest.mark.parametrize("num", [10, 100, 1_000])
+def test_one_kind_stays_one_skill_however_large(num: int) -> None:
+    assert len(look([Group(skill_id=1, vectors_ND=around(0, num, spread=0.15))])) == 1
+
+
+POINT = st.lists(st.sampled_from([-1.0, 0.0, 0.5, 1.0]), min_size=3, max_size=3).filter(any)
+POINTS = st.lists(POINT, max_size=20)
+
+
+@given(st.lists(st.tuples(POINTS.filter(bool), st.booleans()), max_size=4), POINTS)
+def test_each_text_is_in_one_group_and_each_skill_goes_somewhere(
+    skills: list[tuple[list[list[float]], bool]], pen: list[list[float]]
+) -> None:
+    def unit(points: list[list[float]]) -> NDArray[np.float32]:
+        vectors = np.array(points, dtype=np.float32).reshape(-1, 3)
+        unit_ND = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+        return np.asarray(unit_ND, dtype=np.float32)
+
+    groups = [
+        Group(skill_id=n, vectors_ND=unit(points), is_fixed=is_fixed)
+        for n, (points, is_fixed) in enumerate(skills)
+    ]
+    found = look(groups, unit(pen))
+    members = [member for one in found for member in one.members]
+    assert len(members) == len(set(members))
+    assert {m for m in members if m[0] is not None} == {
+        (group.skill_id, row) for group in groups for row in range(len(group.vectors_ND))
+    }
+    ids = [one.skill_id for one in found if one.skill_id is not None]
+    ids += [id for one in found for id in one.absorbs]
+    assert sorted(ids) == list(range(len(groups)))
+    for group in groups:
+        if group.is_fixed:
+            [home] = [one for one in found if one.skill_id == group.skill_id]
+            rows = {row for skill, row in home.members if skill == group.skill_id}
+            assert rows == set(range(len(group.vectors_ND)))

@@ -1,0 +1,116 @@
+"""Texts that cannot be embedded: they spoil no search, are told, and are tried again."""
+
+import asyncio
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from memory import checkup, embed
+from memory.embed import Embedding
+from memory.episode_store import set_skill
+from memory.store import Store
+from memory.vectors import EpisodeVectors
+from tests import records
+
+D = 8
+TEXTS = ["add 3 and 4", "", "   ", "🦆🦆🦆", "so " * 400_000, "not a number", "nothing at all"]
+
+
+class Fickle:
+    """Embeds by the letters of a text; some texts come out broken, as models do."""
+
+    dimension = D
+
+    def __init__(self, id: str, broken: dict[str, float]) -> None:
+        self.id = id
+        self._broken = broken
+
+    def embed(self, texts: Sequence[str]) -> list[Embedding]:
+        return [self._embed(embed.readable(text)) for text in texts]
+
+    def _embed(self, text: str) -> Embedding:
+        if not text.strip():
+            return Embedding(vector_D=None, reason="empty text")
+        if text in self._broken:
+            return embed._checked(np.full(D, self._broken[text], dtype=np.float32))
+        seed = sum(text.encode()) + len(text)
+        return embed._checked(np.random.default_rng(seed).normal(size=D).astype(np.float32))
+
+
+BROKEN = Fickle("broken", {"not a number": np.nan, "nothing at all": 0.0})
+MENDED = Fickle("mended", {})
+
+
+@pytest.fixture
+def filled(store: Store) -> Store:
+    """Return a store in which each text is the task of an episode, embedded by the broken model."""
+
+    async def record() -> None:
+        for number, text in enumerate(TEXTS):
+            episode = records.episode(id=f"ep_{number}", task_text=text)
+            call = records.call(id=f"c{number}", episode_id=episode.id)
+            await store.episodes.record(episode, [call], [None])
+
+    asyncio.run(record())
+    for number, text in enumerate(TEXTS):
+        store_embedding(store, BROKEN, f"ep_{number}", text)
+    return store
+
+
+def store_embedding(store: Store, embedder: Fickle, id: str, text: str) -> None:
+    [found] = embedder.embed([text])
+    given = {"vector_D": found.vector_D, "missing_reason": found.reason}
+    store.database.write(lambda db: set_skill(db, id, skill_id=None, embedder=embedder.id, **given))
+
+
+def vectors_of(store: Store, embedder: Fickle) -> EpisodeVectors:
+    file = store.database.path.with_name("vectors.faiss")
+    found = EpisodeVectors(store.database, embedder_id=embedder.id, dimension=D, file=file)
+    found.open()
+    return found
+
+
+def nearest(store: Store, embedder: Fickle, text: str) -> str:
+    [query] = embedder.embed([text])
+    [found] = vectors_of(store, embedder).search(query.vector_D, limit=1)
+    return found.episode_id
+
+
+def test_searches_for_other_texts_are_not_spoiled(filled):
+    for number in (0, 3, 4):
+        assert nearest(filled, BROKEN, TEXTS[number]) == f"ep_{number}"
+    assert len(vectors_of(filled, BROKEN)) == 3
+
+
+def test_each_text_without_a_vector_is_kept_and_told_with_its_reason(filled):
+    reasons = {
+        "empty text": 2,
+        "the embedding is not finite": 1,
+        "the embedding is zero": 1,
+    }
+    assert vectors_of(filled, BROKEN).left_out() == reasons
+    found = checkup.look_into(filled.database.path, embedder_id="broken")
+    assert found.without_vector == reasons
+    rows = filled.database.read("SELECT id FROM episodes WHERE task_text LIKE 'not a %'")
+    assert rows == [{"id": "ep_5"}]
+
+
+def test_another_embedder_tries_them_again(filled):
+    assert len(vectors_of(filled, MENDED)) == 0
+    for row in filled.skills.embedded_by_others(MENDED.id, 99):
+        store_embedding(filled, MENDED, row["id"], row["task_text"])
+    assert vectors_of(filled, MENDED).left_out() == {"empty text": 2}
+    assert nearest(filled, MENDED, "not a number") == "ep_5"
+
+
+def test_an_embedder_of_another_dimension_starts_empty_and_ends_no_process(filled):
+    wider = EpisodeVectors(
+        filled.database,
+        embedder_id="broken",
+        dimension=2 * D,
+        file=filled.database.path.with_name("vectors.faiss"),
+    )
+    wider.open()
+    assert wider.search(np.ones(2 * D, dtype=np.float32), limit=3) == []
+    assert wider.left_out()["of another dimension"] == 3
