@@ -159,13 +159,15 @@ class Service:
             control_tokens=self.privacy.control_tokens,
         )
         placement = Placement(self.store.episodes, self.privacy)
-        prompts = Prompts(self.privacy, self.recall, self.store.episodes.call)
+        prompts = Prompts(self.privacy, self.recall, self.store.episodes.recalled)
         self.eraser = Eraser(
             self.store,
             self.home,
+            running=placement.running,
             forget=[placement.forget, prompts.forget],
             clean_up=[self.sorter.distrust, self.vectors.reconcile, self.vectors.save],
         )
+        await self.eraser.finish()
         self.gateway = Gateway(
             slot=self.slot,
             placement=placement,
@@ -181,13 +183,15 @@ class Service:
         regrouping = Regrouping(self.store, self.sorter, config.skills)
         self.scheduler.every(config.skills.regroup_interval_s, "regroup", regrouping.run)
         retention = Retention(
-            self.store.database, config.memory, forget=[placement.forget, prompts.forget]
+            self.store.database,
+            config.memory,
+            forget=[placement.forget, prompts.forget, lambda _: self.sorter.distrust()],
         )
         self.scheduler.every(RETENTION_INTERVAL_S, "retention", retention.run)
         self.scheduler.every(VECTORS_INTERVAL_S, "vectors", self._maintain_vectors)
         self.scheduler.every(WAL_INTERVAL_S, "wal", self._bound_wal)
         self.scheduler.start()
-        for work in (self._digest(), self._watch_engines(clients)):
+        for work in (self.intake.grade(), self._find_skills(), self._watch_engines(clients)):
             task = asyncio.create_task(work)
             task.add_done_callback(self._on_task_ended)
             self._tasks.append(task)
@@ -216,29 +220,39 @@ class Service:
             reasons.append("the database cannot be written")
         return [reason.splitlines()[0] for reason in reasons]
 
-    def status(self, sight: Sight = EVERYTHING) -> dict[str, Any]:
-        """Return what ``denizen status`` shows to whoever sees the records of ``sight``."""
-        reasons = self.not_ready()
+    def status(self) -> dict[str, Any]:
+        """Return what ``denizen status`` shows."""
         cycles = self.store.cycles.page(limit=2)
         running = self.runner.running
-        live, engines = self.slot.live, self.slot.engines()
+        engines = self.slot.engines()
         troubles = [f"engine {one['url']}: {one['reason']}" for one in engines if one["reason"]]
-        return {
-            "version": version("denizen"),
-            "url": self.url,
+        return self.status_of(EVERYTHING) | {
             "home": str(self.home),
-            "live": live,
             "previous": self.store.versions.previous(),
             "engine": {
                 "state": "down" if self.slot.not_ready() else "ready",
                 "reason": "; ".join(troubles) or None,
                 "engines": engines,
             },
-            "ready": not reasons,
-            "reasons": reasons,
+            "reasons": self.not_ready(),
             "tainted": sorted(self.store.versions.taints()),
+            "learnable": self.coverage.report(),
+            "running": running,
+            "progress": self.runner.progress,
+            "next_check_in_s": self.scheduler.seconds_to_next("learn"),
+            "failed_jobs": self.scheduler.failures,
+            "last_cycle": next((c for c in cycles if running is None or c.id != running.id), None),
+        }
+
+    def status_of(self, sight: Sight) -> dict[str, Any]:
+        """Return what a tenant may know: whether it is answered, by what, and its own records."""
+        return {
+            "version": version("denizen"),
+            "url": self.url,
+            "live": self.slot.live,
+            "ready": not self.not_ready(),
             "counts": self.store.episodes.seen_by(sight).counts()
-            | {"tasks": self.store.tasks.count()},
+            | {"tasks": self.store.tasks.count(sight)},
             "skills": [
                 {
                     "id": skill.id,
@@ -250,16 +264,13 @@ class Service:
                 for skill in self.store.skills.all()
                 if sight.sees(skill.tenant)
             ],
-            "learnable": self.coverage.report(),
-            "running": running,
-            "progress": self.runner.progress,
-            "next_check_in_s": self.scheduler.seconds_to_next("learn"),
-            "failed_jobs": self.scheduler.failures,
-            "last_cycle": next((c for c in cycles if running is None or c.id != running.id), None),
         }
 
     def _show_status(self, request: Request) -> Response:
-        return answer(self.status(caller_of(request).sight))
+        caller = caller_of(request)
+        if caller.is_admin or not self.settings.auth.tenants:
+            return answer(self.status())
+        return answer(self.status_of(caller.own))
 
     async def _engines(self) -> tuple[Path, list[PolicyClient]]:
         """Return the base model and a client for each engine: by URL, or a child to be started."""
@@ -284,12 +295,12 @@ class Service:
             on_ready = partial(self._on_engine_ready, clients[0])
             await supervise(self.engine, on_ready, partial(self._on_engine_down, clients[0]), _say)
 
-    async def _digest(self) -> None:
-        """Load what digesting needs before the first requests come, then digest."""
+    async def _find_skills(self) -> None:
+        """Load what finding skills needs before the first requests come, then find them."""
         await asyncio.to_thread(self.vectors.open)
         await self.intake.warm_up()
         garbage.keep_what_is()
-        await self.intake.run()
+        await self.intake.sort()
 
     async def _maintain_vectors(self) -> None:
         await asyncio.to_thread(self.vectors.maintain)

@@ -53,7 +53,11 @@ class AuthConfig(BaseModel):
     def _names_and_keys_are_clear(self) -> Self:
         if wrong := [name for name in self.tenants if not TENANT_NAME.fullmatch(name)]:
             raise ValueError(f"{wrong[0]!r} is no tenant's name: letters, digits, _ . and -")
-        keys = [*self.user_keys, *self.admin_keys, *(k for ks in self.tenants.values() for k in ks)]
+        if keyless := [name for name, keys in self.tenants.items() if not keys]:
+            raise ValueError(f"tenant {keyless[0]!r} has no key: nobody could speak for it")
+        keys = self.all_keys
+        if not all(key.strip() for key in keys):
+            raise ValueError("a key is empty: whoever sends none would have it")
         if len(keys) > len(set(keys)):
             raise ValueError("a key is given twice; it can belong to one tenant only")
         return self

@@ -24,6 +24,7 @@ from agent.quotes import (
 from agent.running_requests import Asked, Place, RunningRequests
 from agent.sessions import Keys, scope_of
 from memory.episode_store import CallKeys, EpisodeStore
+from memory.erasure_scope import Scope
 from memory.errors import NotFoundError
 from memory.privacy import Privacy
 from memory.tenants import Sight
@@ -83,10 +84,20 @@ class Placement:
         """Store the calls of one answer at their place; the future is done after the commit.
 
         It fails with ``StoreError`` where the record cannot be written, and with
-        ``UnavailableError`` where too many writes wait.
+        ``UnavailableError`` where too many writes wait. Long texts are cleaned in a thread.
         """
+        if self._privacy.takes_long(calls):
+            return asyncio.ensure_future(self._keep_long(place, calls))
+        return self._store(place, calls, *self._privacy.kept(place.episode, calls))
+
+    async def _keep_long(self, place: Place, calls: Sequence[Call]) -> None:
+        kept = await asyncio.to_thread(self._privacy.kept, place.episode, calls)
+        await self._store(place, calls, *kept)
+
+    def _store(
+        self, place: Place, calls: Sequence[Call], episode: Episode, stored: Sequence[Call]
+    ) -> "asyncio.Future[None]":
         answered = [[] if one.message is None else answered_texts(one.message) for one in calls]
-        episode, stored = self._privacy.kept(place.episode, calls)
         keys = []
         for index, (call, to_store) in enumerate(zip(calls, stored, strict=True)):
             texts = [*(place.texts if index == 0 else ()), *answered[index]]
@@ -106,6 +117,10 @@ class Placement:
         kept.add_done_callback(on_kept)
         return kept
 
+    def running(self, scope: Scope) -> Collection[str]:
+        """Return the episodes of a scope that are being answered, whose records may not be yet."""
+        return self._running.within(scope)
+
     def forget(self, episode_ids: Collection[str]) -> None:
         """Let no request find a way to erased episodes, whose answers may still run."""
         self._erased.update(episode_ids)
@@ -117,11 +132,12 @@ class Placement:
             near: Kin | None = self._lineage.named(asked.continues, keys)
         else:
             near = self._lineage.continued(asked.messages, keys, scope=asked.scope)
-        if near is not None and (episode := self._episode_of(near)) is not None:
-            return episode, near.parent_id, near.edge
+        episode = None if near is None else self._episode_of(near)
+        if near is not None and episode is not None and asked.user in {None, episode.user}:
+            return episode, near.parent_id, near.edge  # another user's words would be taken for its
         for kin in self._distant_kin(asked, keys):
             episode = self._episode_of(kin)
-            if episode is not None and _is_same_task(episode, asked):
+            if episode is not None and self._is_same_task(episode, asked):
                 return episode, kin.parent_id, kin.edge
         return _begin(asked), None, None
 
@@ -157,13 +173,28 @@ class Placement:
             return None
 
     def _newest_of(self, asked: Asked) -> str | None:
-        """Return the newest episode of a named session, recorded or about to be."""
+        """Return the newest episode of a user's named session, recorded or about to be.
+
+        Who names no user joins the newest of any.
+        """
         if asked.session is None:
             return None
-        running = self._running.in_session(asked.session, asked.tenant)
+        running = self._running.in_session(asked.session, asked.tenant, asked.user)
         if running is not None:
             return running.id
-        return self._episodes.seen_by(Sight(asked.tenant)).session_episode(asked.session)
+        seen = self._episodes.seen_by(Sight(asked.tenant))
+        return seen.session_episode(asked.session, user=asked.user)
+
+    def _is_same_task(self, episode: Episode, asked: Asked) -> bool:
+        """Say whether what a caller tells of a request fits an episode.
+
+        Nothing told fits every one.
+        """
+        told, known = (asked.task, asked.grader), (episode.task_key, episode.grader)
+        if any(new not in {None, old} for new, old in zip(told, known, strict=True)):
+            return False
+        reference = asked.reference
+        return reference is None or self._privacy.is_same(reference, episode.reference)
 
     def _load_quotes(self) -> None:
         """Remember what the newest recorded calls said, and whether one failed."""
@@ -220,10 +251,3 @@ def _still_there(texts: Sequence[Quotable], call: Call, stored: Call) -> Sequenc
 
 def _has_answers(messages: Sequence[Message]) -> bool:
     return any(message.get("role") == "assistant" for message in messages)
-
-
-def _is_same_task(episode: Episode, asked: Asked) -> bool:
-    """Say whether what a caller tells of a request fits an episode; nothing told fits every one."""
-    told = (asked.task, asked.reference, asked.grader)
-    known = (episode.task_key, episode.reference, episode.grader)
-    return all(new is None or new == old for new, old in zip(told, known, strict=True))

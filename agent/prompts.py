@@ -3,11 +3,11 @@
 By default nothing changes. What is put in stands in the last message of the user, as data; messages
 stay as many, and of the roles, that the client sent. A conversation gets one block, and gets it
 again at the same place with each further request, so that its prompts extend each other token for
-token. It does not know how anything is recalled.
+token. The record remembers it: a call says what it was told. It does not know how anything is
+recalled.
 """
 
 import hashlib
-from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,12 +16,9 @@ import orjson
 
 from agent import metrics
 from agent.exchange import Exchange
-from memory.errors import NotFoundError
 from memory.privacy import Privacy
 from memory.recall import Recall, RecallError
-from memory.types import Call, Message, message_text
-
-MAX_CONVERSATIONS = 10_000  # whose blocks are remembered in memory; of others the record tells
+from memory.types import Message, message_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,14 +40,19 @@ class Prompts:
     Args:
         privacy: decides over control tokens.
         recall: finds earlier work.
-        find_call: returns a recorded call, for what was recalled before a restart.
+        told: returns what memory put into a recorded call's prompt, None where nothing.
     """
 
-    def __init__(self, privacy: Privacy, recall: Recall, find_call: Callable[[str], Call]) -> None:
+    def __init__(
+        self,
+        privacy: Privacy,
+        recall: Recall,
+        told: Callable[[str], Mapping[str, Any] | None],
+    ) -> None:
         self._privacy = privacy
         self._recall = recall
-        self._find_call = find_call
-        self._given: OrderedDict[str, Given] = OrderedDict()  # by episode
+        self._told = told
+        self._erased: set[str] = set()  # while this process lives
 
     async def prepare(self, exchange: Exchange) -> dict[str, Any]:
         """Return the body for the engine; note on the exchange what was recalled."""
@@ -70,23 +72,23 @@ class Prompts:
         return body if messages is written else body | {"messages": messages}
 
     def forget(self, episode_ids: Collection[str]) -> None:
-        """Forget the blocks of erased episodes, and those that quote them."""
-        for episode_id, given in list(self._given.items()):
-            quoted = {one["id"] for one in given.told["episodes"]}
-            if episode_id in episode_ids or not quoted.isdisjoint(episode_ids):
-                del self._given[episode_id]
+        """Put nothing of erased episodes into a prompt, though it may have been read before."""
+        self._erased.update(episode_ids)
 
     def _is_wanted(self, exchange: Exchange) -> bool:
         asked = exchange.options.recall
         return self._recall.config.enabled if asked is None else asked
 
     async def _block(self, exchange: Exchange, messages: Sequence[Message]) -> Given | None:
-        """Return the block of a conversation, found anew where it has none."""
+        """Return the block of a conversation; where it has none, one for a user's new words.
+
+        Amid the calls of tools nothing is put in: the prompt has been answered once as it is.
+        """
         users = [message for message in messages if message.get("role") == "user"]
         given = self._given_before(exchange)
         if given is not None and given.stands_in(users):
             return given
-        if not users:
+        if not messages or messages[-1].get("role") != "user":
             return None
         asked, episode = exchange.ask, exchange.place.episode
         try:
@@ -100,28 +102,23 @@ class Prompts:
             reason = "late" if isinstance(error, TimeoutError) else "failed"
             metrics.RECALLS_MISSED.labels(reason).inc()
             return None
-        if found is None:
+        told = None if found is None else found.told()
+        if told is None or self._quotes_erased(told):
             metrics.RECALLS_MISSED.labels("nothing").inc()
             return None
         metrics.RECALLED.inc()
-        given = Given(found.told(), len(users) - 1, _digest(users[-1]))
-        self._given[episode.id] = given
-        if len(self._given) > MAX_CONVERSATIONS:
-            self._given.popitem(last=False)
-        return given
+        return Given(told, len(users) - 1, _digest(users[-1]))
 
     def _given_before(self, exchange: Exchange) -> Given | None:
-        """Return the block of an earlier request of the conversation."""
-        known = self._given.get(exchange.place.episode.id)
-        if known is not None or exchange.place.parent_id is None:
-            return known
-        try:
-            told = self._find_call(exchange.place.parent_id).recalled
-        except NotFoundError:
-            return None
-        if told is None or told["block"] is None:
+        """Return the block of the request that this one goes on from."""
+        parent_id = exchange.place.parent_id
+        told = None if parent_id is None else self._told(parent_id)
+        if told is None or told["block"] is None or self._quotes_erased(told):
             return None
         return Given(told, told["message"], told["digest"])
+
+    def _quotes_erased(self, told: Mapping[str, Any]) -> bool:
+        return any(one["id"] in self._erased for one in told["episodes"])
 
 
 def _with_block(messages: Sequence[Message], given: Given) -> list[Message]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from agent.quotes import Quotable, Source
 from agent.sessions import Keys, scope_of
+from memory.erasure_scope import Scope
 from memory.types import GOES_ON, Call, Edge, Episode, Message
 
 MAX_RUNNING = 10_000  # requests remembered while they are answered
@@ -66,7 +67,7 @@ class RunningRequests:
         self._max_places = max_places
         self._places: OrderedDict[int, Place] = OrderedDict()
         self._by_request: dict[str, Place] = {}
-        self._by_session: dict[tuple[str | None, str], Place] = {}  # tenant and name
+        self._by_session: dict[tuple[str | None, ...], Place] = {}  # tenant, name, and user if any
         self._by_episode: dict[str, Place] = {}
         self.followed: Counter[str] = Counter()  # call -> running requests that hang below it
 
@@ -75,8 +76,8 @@ class RunningRequests:
         self._places[id(place)] = place
         self._by_request[place.keys.request] = place
         self._by_episode[place.episode.id] = place
-        if place.asked.session is not None:
-            self._by_session[place.asked.tenant, place.asked.session] = place
+        for named in _session_names(place.asked):
+            self._by_session[named] = place
         if place.parent_id is not None and place.edge in GOES_ON:
             self.followed[place.parent_id] += 1
         if len(self._places) > self._max_places:
@@ -90,9 +91,9 @@ class RunningRequests:
             del self._by_request[place.keys.request]
         if self._by_episode.get(place.episode.id) is place:
             del self._by_episode[place.episode.id]
-        named = (place.asked.tenant, place.asked.session or "")
-        if self._by_session.get(named) is place:
-            del self._by_session[named]
+        for named in _session_names(place.asked):
+            if self._by_session.get(named) is place:
+                del self._by_session[named]
         if place.parent_id is not None and place.edge in GOES_ON:
             self.followed[place.parent_id] -= 1
             if not self.followed[place.parent_id]:
@@ -103,10 +104,20 @@ class RunningRequests:
         for place in [one for one in self._places.values() if one.episode.id in episode_ids]:
             self.discard(place)
 
-    def in_session(self, session: str, tenant: str | None = None) -> Episode | None:
-        """Return the newest episode of a tenant's named session."""
-        place = self._by_session.get((tenant, session))
+    def in_session(
+        self, session: str, tenant: str | None = None, user: str | None = None
+    ) -> Episode | None:
+        """Return the newest episode of a tenant's named session; with a user, of theirs."""
+        place = self._by_session.get((tenant, session, user))
         return None if place is None else place.episode
+
+    def within(self, scope: Scope) -> set[str]:
+        """Return the episodes of the running requests that are to be erased with a scope."""
+        return {
+            place.episode.id
+            for place in self._places.values()
+            if scope.covers(place.episode, session=place.asked.session)
+        }
 
     def episode(self, episode_id: str) -> Episode | None:
         """Return an episode that may not be recorded yet."""
@@ -116,3 +127,10 @@ class RunningRequests:
     def attempt(self, keys: Keys) -> Place | None:
         """Return the newest attempt at the same request."""
         return self._by_request.get(keys.request)
+
+
+def _session_names(asked: Asked) -> set[tuple[str | None, ...]]:
+    """Return by what a request's session is found: by its user, and by who names none."""
+    if asked.session is None:
+        return set()
+    return {(asked.tenant, asked.session, user) for user in (asked.user, None)}

@@ -27,9 +27,12 @@ def scope_of(session: str | None, user: str | None, tenant: str | None = None) -
     """Name who speaks: conversations of different named speakers are never joined.
 
     Callers that name neither session nor user share one scope; equal beginnings of theirs that got
-    equal answers cannot be told apart. A tenant's callers are a world of their own.
+    equal answers cannot be told apart. A tenant's callers are a world of their own, and so are the
+    users of one session: what one of them said can be erased without the others.
     """
     within = "" if tenant is None else f"tenant:{tenant}/"
+    if session is not None and user is not None:  # the length tells where the user's name ends
+        return f"{within}session of user:{len(user)}:{user}/{session}"
     if session is not None:
         return f"{within}session:{session}"
     return within if user is None else f"{within}user:{user}"

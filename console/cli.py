@@ -138,16 +138,21 @@ def status(as_json: JsonFlag = False) -> None:
 
 def _status_fields(answer: dict[str, Any]) -> dict[str, Any]:
     """Return the status as lines that read from top to bottom."""
+    record = ", ".join(
+        f"{count} {name.replace('_', ' ')}" for name, count in answer["counts"].items()
+    )
+    service = f"{answer['url']} (version {answer['version']})"
+    if "engine" not in answer:  # a tenant is told of nothing but its own
+        ready = "yes" if answer["ready"] else "no"
+        return {"service": service, "ready": ready, "live": answer["live"], "record": record}
     engine = answer["engine"]
     return {
-        "service": f"{answer['url']} (version {answer['version']})",
+        "service": service,
         "ready": "yes" if answer["ready"] else "no: " + "; ".join(answer["reasons"]),
         "engine": _with_reason(engine["state"], engine["reason"]),
         "live": f"{answer['live']} (before it: {answer['previous'] or '-'})",
         **({"tainted": _tainted_line(answer)} if answer.get("tainted") else {}),
-        "record": ", ".join(
-            f"{count} {name.replace('_', ' ')}" for name, count in answer["counts"].items()
-        ),
+        "record": record,
         "learnable": _learnable_line(answer["learnable"]),
         "learning": _learning_line(answer),
         "last cycle": _last_cycle_line(answer["last_cycle"]),
@@ -172,7 +177,8 @@ def _learnable_line(learnable: dict[str, Any]) -> str:
         return "nothing was sampled yet"
     rest = ", ".join(f"{n} {reason}" for reason, n in learnable["not_learnable"].items())
     share = f"{learnable['share']:.1%} of {learnable['sampled_tokens']} tokens"
-    return f"{share} in the newest {learnable['window_episodes']} episodes; not {rest or 'none'}"
+    line = f"{share} in the newest {learnable['window_episodes']} episodes"
+    return f"{line}; not {rest}" if rest else line
 
 
 def _learning_line(answer: dict[str, Any]) -> str:

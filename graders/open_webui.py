@@ -98,8 +98,8 @@ def _target(rating: Rating, episodes: EpisodeStore) -> dict[str, Any]:
     if rating.text is None and len(in_chat) == 1:
         return {"episode_id": in_chat[0]}
     for episode_id in in_chat:
-        for call in reversed(episodes.calls(episode_id)):
-            if call.message and rating.text == message_text(call.message).strip():
-                return {"completion_id": call.id}
+        for call in episodes.answers(episode_id):
+            if call["message"] and rating.text == message_text(call["message"]).strip():
+                return {"completion_id": call["id"]}
     reason = f"no answer in session {chat_id!r} has the text of message {message_id!r}"
     raise NotFoundError(reason, param="meta.message_id")

@@ -1,15 +1,16 @@
 """From a finished episode to signal: its skill, grades, outcome, and the task it makes.
 
 Runs behind the answers and catches up after a restart: whatever the store lists as undigested is
-taken, oldest first. While requests are answered it rests most of the time: to embed a text takes
-many times as much of a core as an answer's whole way through the gateway. It does not know how
-texts are embedded or grades are reached.
+taken, oldest first. Grades do not wait for the embedder, which may have to wait for a processor:
+one loop grades, another finds skills. While requests are answered both rest most of the time: to
+embed a text takes many times as much of a core as an answer's whole way through the gateway. It
+does not know how texts are embedded or grades are reached.
 """
 
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from graders.catalog import DEFAULT_GRADER
@@ -24,7 +25,7 @@ from memory.episode_store import set_grades
 from memory.errors import DenizenError
 from memory.sorter import SkillsMovedError, Sorter
 from memory.store import Store
-from memory.task_store import replace_derived, set_task_skill
+from memory.task_store import replace_derived
 from memory.task_texts import asked
 from memory.types import (
     Call,
@@ -42,6 +43,8 @@ BATCH = 16
 """Written at once; answers whose records wait behind it come a few milliseconds later."""
 REST_FACTOR = 3
 """While requests are answered, how many times as long as it works it rests: a quarter of a core."""
+MAX_REST_S = 3.0
+"""After work that took long because it waited for a processor."""
 REST_LOOK_S = 0.1
 
 
@@ -72,81 +75,108 @@ class Intake:
         self._grader_of = grader_of
         self._config = config
         self._is_answering = is_answering
-        self._wake = asyncio.Event()
-        self._turn = asyncio.Lock()
+        self._to_grade, self._to_sort = asyncio.Event(), asyncio.Event()
+        # The first id that may wait for a skill to be looked for; None: none waits.
+        self._unsorted_since: str | None = ""
 
     def wake(self) -> None:
         """Say that there may be something to digest."""
-        self._wake.set()
+        self._to_grade.set()
+        self._to_sort.set()
 
-    async def run(self) -> None:
-        """Digest what there is, then wait for more; until cancelled."""
-        while True:
-            self._wake.clear()
-            began = time.monotonic()
-            try:
-                while await self.digest_some():
-                    await self._rest(time.monotonic() - began)
-                    began = time.monotonic()
-            except Exception:  # the next episode must still be digested
-                log.exception("digesting episodes failed; tried again with the next one")
-                self._sorter.distrust()  # it may know what was not stored
-            await self._wake.wait()
+    async def grade(self) -> None:
+        """Grade what there is, then wait for more; until cancelled."""
+        await self._repeat(self._grade_some, self._to_grade)
+
+    async def sort(self) -> None:
+        """Find skills for what there is, then wait for more; until cancelled."""
+        await self._repeat(self._sort_some, self._to_sort)
 
     async def warm_up(self) -> None:
         """Load the embedder, which takes seconds of a core."""
         try:
             await asyncio.to_thread(self._sorter.warm_up)
         except DenizenError as error:
-            log.error("episodes will not be digested: %s", error)
+            log.error("no skills will be found: %s", error)
+
+    async def _repeat(self, work: Callable[[], Awaitable[int]], wake: asyncio.Event) -> None:
+        while True:
+            wake.clear()
+            began = time.monotonic()
+            try:
+                while await work():
+                    await self._rest(time.monotonic() - began)
+                    began = time.monotonic()
+            except Exception:  # the next episode must still be digested
+                log.exception("digesting episodes failed; tried again with the next one")
+                self._sorter.distrust()  # it may know what was not stored
+            await wake.wait()
 
     async def _rest(self, worked_s: float) -> None:
         """Leave the machine to the answers, as long as there are any."""
-        until = time.monotonic() + REST_FACTOR * worked_s
+        until = time.monotonic() + min(REST_FACTOR * worked_s, MAX_REST_S)
         while self._is_answering() and (left_s := until - time.monotonic()) > 0:
             await asyncio.sleep(min(left_s, REST_LOOK_S))
 
-    async def digest_some(self) -> int:
-        """Digest one batch of episodes and one of tasks; return how many found their place."""
-        async with self._turn:
-            episodes = await asyncio.to_thread(self._store.episodes.undigested, BATCH)
-            tasks = await asyncio.to_thread(self._store.tasks.without_skill, BATCH)
-            try:
-                if episodes:
-                    await self._digest(episodes)
-                num_placed = await self._place(tasks) if tasks else 0
-            except SkillsMovedError:
-                return 1  # done again at once, with the skills as they are
-            return len(episodes) + num_placed
-
-    async def _digest(self, episodes: Sequence[Episode]) -> None:
+    async def _grade_some(self) -> int:
+        """Grade one batch of episodes; return how many."""
+        episodes = await asyncio.to_thread(self._store.episodes.undigested, BATCH)
+        if not episodes:
+            return 0
         told = await asyncio.to_thread(self._read, episodes)
         digests = [await self._work_out(*one) for one in told]
-        fresh = [(episode, calls) for episode, calls, _ in told if episode.skill_id is None]
-        found = await asyncio.to_thread(
-            self._sorter.sort_episodes,
-            [episode for episode, _ in fresh],
-            [_asked(episode, calls) for episode, calls in fresh],
-        )
-        found_by_id = {one.id: one for one in found}
 
-        def write(db: Transaction) -> int:
-            if found:
-                self._sorter.check(db)
+        def write(db: Transaction) -> None:
             for digest in digests:
-                one = found_by_id.get(digest.episode.id)
                 set_grades(db, digest.episode, digest.grades, digest.outcome)
                 if digest.task is not None:
                     replace_derived(db, digest.task)
-                    if digest.episode.skill_id is not None:
-                        set_task_skill(db, digest.task.id, digest.episode.skill_id)
-                if one is not None:
-                    self._sorter.save_episode(db, one)
+
+        await self._store.database.write_async(write)
+        self._sort_from(episodes[0].id)
+        self._to_sort.set()
+        return len(episodes)
+
+    async def _sort_some(self) -> int:
+        """Sort one batch of episodes and one of tasks; return how many found their place."""
+        since, self._unsorted_since = self._unsorted_since, None
+        try:
+            num_sorted = 0 if since is None else await self._sort(since)
+            tasks = await asyncio.to_thread(self._store.tasks.without_skill, BATCH)
+            return num_sorted + (await self._place(tasks) if tasks else 0)
+        except SkillsMovedError:
+            self._sort_from(since)
+            return 1  # done again at once, with the skills as they are
+        except Exception:
+            self._sort_from(since)
+            raise
+
+    def _sort_from(self, id: str | None) -> None:
+        """Say that this episode, and those after it, may have no skill yet."""
+        known = [one for one in (id, self._unsorted_since) if one is not None]
+        self._unsorted_since = min(known, default=None)
+
+    async def _sort(self, since: str) -> int:
+        episodes, asked = await asyncio.to_thread(self._unsorted, since)
+        if not episodes:
+            return 0
+        found = await asyncio.to_thread(self._sorter.sort_episodes, episodes, asked)
+
+        def write(db: Transaction) -> int:
+            self._sorter.check(db)
+            for one in found:
+                self._sorter.save_episode(db, one)
             return self._sorter.seen(db)
 
-        seen = await self._store.database.write_async(write)
-        if found:
-            self._sorter.committed(seen)
+        self._sorter.committed(await self._store.database.write_async(write))
+        if len(episodes) == BATCH:
+            self._sort_from(episodes[-1].id)
+        return len(episodes)
+
+    def _unsorted(self, since: str) -> tuple[list[Episode], list[Sequence[str]]]:
+        store = self._store.episodes
+        episodes = store.unsorted(since, BATCH)
+        return episodes, [_asked(one, store.call_texts(one.id, limit=1)) for one in episodes]
 
     async def _place(self, tasks: Sequence[TaskSpec]) -> int:
         found = await asyncio.to_thread(self._sorter.sort_tasks, tasks)
@@ -164,7 +194,7 @@ class Intake:
         self, episodes: Sequence[Episode]
     ) -> list[tuple[Episode, list[Call], list[Feedback]]]:
         store = self._store.episodes
-        return [(one, store.calls(one.id), store.feedback(one.id)) for one in episodes]
+        return [(one, store.call_texts(one.id), store.feedback(one.id)) for one in episodes]
 
     async def _work_out(
         self, episode: Episode, calls: Sequence[Call], feedback: Sequence[Feedback]

@@ -32,9 +32,12 @@ Row: TypeAlias = dict[str, Any]
 
 LONG = 256
 """Bytes from which a value is left out where the base has it: naming it takes up to 50."""
-_OWN_FIELDS = frozenset(
-    {"request", "message", "prompt_token_ids", "completion_token_ids", "sampler_logprobs"}
+_TOKEN_FIELDS = frozenset({"prompt_token_ids", "completion_token_ids", "sampler_logprobs"})
+_OWN_FIELDS = _TOKEN_FIELDS | {"request", "message"}
+TEXT_COLUMNS = ", ".join(
+    field.name for field in dataclasses.fields(Call) if field.name not in _TOKEN_FIELDS
 )
+"""What ``decode_texts`` needs of a row, beside ``base_id`` and ``shared``."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -222,7 +225,7 @@ class _Restored:
 
     @classmethod
     def of(cls, row: Row, bases: Mapping[str, "_Restored"]) -> "_Restored":
-        prompt, request = row["prompt_token_ids"], orjson.loads(row["request"])
+        prompt, request = row.get("prompt_token_ids"), orjson.loads(row["request"])
         message = None if row["message"] is None else orjson.loads(row["message"])
         if row["base_id"] is not None:
             base = bases.get(row["base_id"])
@@ -232,19 +235,21 @@ class _Restored:
                     "restore the database from a backup"
                 )
             shared = _Shared.decode(row["shared"])
-            if shared.tokens:
+            if shared.tokens and "prompt_token_ids" in row:
                 told = (base.prompt or b"") + (base.row["completion_token_ids"] or b"")
                 prompt = told[: shared.tokens * tokens.ID_BYTES] + (prompt or b"")
             _put_back(request, shared, base)
         return cls(row=row, prompt=prompt, request=request, message=message)
 
+    def texts(self) -> Call:
+        """Return the record without its tokens."""
+        plain = rows.decode(Call, self.row | dict.fromkeys(_OWN_FIELDS))
+        return dataclasses.replace(plain, request=self.request, message=self.message)
+
     def call(self) -> Call:
         """Return the record."""
-        plain = rows.decode(Call, self.row | dict.fromkeys(_OWN_FIELDS))
         return dataclasses.replace(
-            plain,
-            request=self.request,
-            message=self.message,
+            self.texts(),
             prompt_token_ids=tokens.decode_ids(self.prompt),
             completion_token_ids=tokens.decode_ids(self.row["completion_token_ids"]),
             sampler_logprobs=tokens.decode_logprobs(self.row["sampler_logprobs"]),
@@ -279,6 +284,19 @@ def decode(found: Sequence[Row]) -> Iterator[Call]:
     """
     for restored in _restore(found):
         yield restored.call()
+
+
+def decode_texts(found: Sequence[Row]) -> Iterator[Call]:
+    """Yield rows as calls whose tokens and log-probabilities are None, whatever was recorded.
+
+    Args:
+        found: as for ``decode``; the columns of tokens may be missing.
+
+    Raises:
+        StoreError: a base is not among them.
+    """
+    for restored in _restore(found):
+        yield restored.texts()
 
 
 def newest_said(chain: Sequence[Row]) -> Said:

@@ -2,7 +2,9 @@
 
 A checkpoint waits for the disk (measured: 5 ms for a thousand pages), and whoever waits for the
 commit that would make it waits as well. So a thread of its own makes them, on a connection of its
-own, while the writer goes on. Only the writer can cut the log.
+own, while the writer goes on. It cannot cut the log, which under unbroken writes never comes to an
+end where it could start again: that is the writer's part, which takes the same ``turn``, because
+SQLite refuses a checkpoint while another is made.
 """
 
 import logging
@@ -23,7 +25,9 @@ class Checkpoints:
     """
 
     def __init__(self, path: Path, every_s: float = EVERY_S) -> None:
-        self._path = path
+        self.turn = threading.Lock()
+        """Held by whoever makes a checkpoint."""
+        self._connection = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
         self._every_s = every_s
         self._committed = threading.Event()
         self._closed = threading.Event()
@@ -34,23 +38,23 @@ class Checkpoints:
         """Say that there is something to move."""
         self._committed.set()
 
+    def move(self) -> None:
+        """Move what is in the log, however long that takes; commits go on. For threads."""
+        with self.turn:
+            try:
+                self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+            except sqlite3.Error as error:  # the log keeps what could not be moved
+                log.warning("a checkpoint failed, and is tried again: %s", error)
+
     def close(self) -> None:
         """End the thread; the last connection that closes moves what is left."""
         self._closed.set()
         self._committed.set()
         self._thread.join()
+        with self.turn:
+            self._connection.close()
 
     def _run(self) -> None:
-        connection = sqlite3.connect(self._path, check_same_thread=False, isolation_level=None)
-        try:
-            while self._committed.wait() and not self._closed.wait(self._every_s):
-                self._committed.clear()
-                self._move(connection)
-        finally:
-            connection.close()
-
-    def _move(self, connection: sqlite3.Connection) -> None:
-        try:
-            connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
-        except sqlite3.Error as error:  # the log keeps what could not be moved
-            log.warning("a checkpoint failed, and is tried again: %s", error)
+        while self._committed.wait() and not self._closed.wait(self._every_s):
+            self._committed.clear()
+            self.move()

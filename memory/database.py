@@ -40,8 +40,11 @@ FILE_FAULTS = {
 Write = Callable[[Transaction], Any]
 
 MAX_WAL_BYTES = 64 * 2**20
-"""Past this the write-ahead log is moved into the database and cut as soon as no reader needs it;
-it grows while one does.
+"""Past this the write-ahead log is cut by the next ``bound_wal``, unless a reader needs it."""
+MUST_CUT_BYTES = 4 * MAX_WAL_BYTES
+"""Past this the writer cuts the log at once, and the next commits wait for it: where this much
+comes between two calls of ``bound_wal`` the disk cannot keep up. The log grows past it only while a
+reader needs it.
 """
 MAX_BATCH = 512  # writes in one commit; bounds how long the first of them waits
 
@@ -84,6 +87,8 @@ class Database:
         self._queue: queue.Queue[tuple[Write, Future[Any]] | None] = queue.Queue(
             self._config.max_queue
         )
+        self._wal = path.with_name(f"{path.name}-wal")
+        self._must_cut_bytes = MUST_CUT_BYTES  # more where a reader was in the way
         self._local = threading.local()
         self._readers: dict[threading.Thread, sqlite3.Connection] = {}
         self._opening = threading.Lock()
@@ -148,16 +153,20 @@ class Database:
     def wal_bytes(self) -> int:
         """The size of the write-ahead log."""
         try:
-            return self.path.with_name(f"{self.path.name}-wal").stat().st_size
+            return self._wal.stat().st_size
         except FileNotFoundError:
             return 0
 
     def bound_wal(self) -> bool:
         """Cut a log that is too long, unless a reader is in the way; say whether it is bounded.
 
-        Commits cut it too, but only where others follow. For threads.
+        What is in it is moved first, while commits go on; they wait while the little is moved that
+        came meanwhile. For threads.
         """
-        return self.wal_bytes <= MAX_WAL_BYTES or self.alone(_truncate_wal)
+        if self.wal_bytes <= MAX_WAL_BYTES:
+            return True
+        self._checkpoints.move()
+        return self.alone(self._cut_wal)
 
     def write(self, write: Callable[[Transaction], T]) -> T:
         """Run a write and wait for its commit; for threads, never for the event loop."""
@@ -246,6 +255,20 @@ class Database:
         for future, result in done:
             future.set_result(result)
         self._checkpoints.after_commit()
+        if self.wal_bytes > self._must_cut_bytes:
+            self._cut_wal(self._writer.conn)
+
+    def _cut_wal(self, writer: sqlite3.Connection) -> bool:
+        """Empty the log when a checkpoint that is being made has ended; say whether it is empty."""
+        with self._checkpoints.turn:
+            try:
+                is_cut = _truncate_wal(writer)
+            except sqlite3.Error as error:  # what is in the log is safe there
+                log.warning("the write-ahead log cannot be cut: %s", error)
+                is_cut = False
+        held = 0 if is_cut else self.wal_bytes  # not tried again after each commit
+        self._must_cut_bytes = max(MUST_CUT_BYTES, held + MAX_WAL_BYTES)
+        return is_cut
 
 
 def _truncate_wal(writer: sqlite3.Connection) -> bool:

@@ -6,11 +6,9 @@ seconds of its start. It does not know which model embeds.
 
 import base64
 import os
-import subprocess
 import sys
 import threading
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +16,16 @@ import numpy as np
 import orjson
 
 from memory.embed import Embedding, EmbeddingError, MiniLmEmbedder, readable
+from memory.embedding_child import EmbeddingChild, StarvedError
 
 _ROOT = Path(__file__).resolve().parents[1]
+DEADLINE_S = 120.0
+"""For one answer. On processors that are never idle, 16 texts take seconds."""
+LOAD_DEADLINE_S = 300.0
+"""For a child's first answer, before which it loads the model."""
+
+END_S = 5.0
+"""For a child that was killed: without a processor it stays a little longer."""
 
 
 class EmbeddingProcess:
@@ -40,8 +46,9 @@ class EmbeddingProcess:
         Args:
             module: the program, which speaks the worker's protocol.
         """
-        self._command = [sys.executable, "-m", module]
-        self._process: subprocess.Popen[bytes] | None = None
+        self._command = [sys.executable, "-m", module, str(os.getpid())]
+        self._process: EmbeddingChild | None = None
+        self._stands_back = True
         self._is_closed = False
         self._lock = threading.Lock()
 
@@ -53,8 +60,8 @@ class EmbeddingProcess:
             reason.
 
         Raises:
-            EmbeddingError: the model is not installed, the process died twice at these texts, or it
-                was closed.
+            EmbeddingError: the model is not installed, the process died twice at these texts, gave
+                no answer in time, or was closed.
         """
         request = orjson.dumps([readable(text) for text in texts]) + b"\n"
         with self._lock:
@@ -71,41 +78,45 @@ class EmbeddingProcess:
     def close(self) -> None:
         """End the process for good; whoever waits for it gets an error."""
         self._is_closed = True
-        if self._process is not None:
-            self._process.kill()
+        process = self._process  # whoever waits for it may let go of it at any moment
+        if process is not None:
+            process.kill()
         with self._lock:
             self._discard()
+        if process is not None:
+            process.wait(END_S)
 
     def _ask(self, request: bytes) -> bytes | None:
-        """Send one request; None when the process died of it."""
+        """Send one request; None when the process died of it, or was ended for want of a processor.
+
+        Raises:
+            EmbeddingError: there is no answer in time, or the process was closed.
+        """
         process = self._process = self._process or self._start()
         if self._is_closed:
             self._discard()
             raise EmbeddingError("the process that embeds texts was closed")
-        assert process.stdin is not None and process.stdout is not None
-        with suppress(BrokenPipeError):
-            process.stdin.write(request)
-            process.stdin.flush()
-        line = process.stdout.readline()
-        if line.endswith(b"\n"):
-            return line
-        self._discard()
-        return None
+        timeout_s = DEADLINE_S if process.has_answered else LOAD_DEADLINE_S
+        try:
+            line = process.ask(request, timeout_s=timeout_s)
+        except TimeoutError as error:
+            self._discard()
+            raise EmbeddingError(f"the process that embeds texts was ended: {error}") from error
+        except StarvedError:
+            self._stands_back, line = False, None
+        if line is None:
+            self._discard()
+        return line
 
     def _discard(self) -> None:
         process, self._process = self._process, None
         if process is not None:
-            process.kill()
-            process.communicate()
+            process.discard()
 
-    def _start(self) -> "subprocess.Popen[bytes]":
+    def _start(self) -> EmbeddingChild:
         search_path = [str(_ROOT), os.environ.get("PYTHONPATH")]
-        return subprocess.Popen(
-            self._command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env=os.environ | {"PYTHONPATH": os.pathsep.join(path for path in search_path if path)},
-        )
+        given = {"PYTHONPATH": os.pathsep.join(path for path in search_path if path)}
+        return EmbeddingChild(self._command, env=os.environ | given, stands_back=self._stands_back)
 
 
 def _embedding(told: dict[str, Any]) -> Embedding:

@@ -1,19 +1,28 @@
 """Embeds texts for the service, in a process of its own and behind whatever else the machine does.
 
-``python -m memory.embedding_worker`` answers one line of standard input, a JSON list of texts, with
-one of standard output: ``{"embeddings": [{"vector": base64 of float32 [D]} | {"reason": …}, …]}``
-or ``{"error": …}``. It ends with its input, so that it does not outlive the service.
+``python -m memory.embedding_worker [PARENT]`` answers one line of standard input, a JSON list of
+texts, with one of standard output: ``{"embeddings": [{"vector": base64 of float32 [D]} |
+{"reason": …}, …]}`` or ``{"error": …}``. It ends with its input and with the process that started
+it, so that it does not outlive the service. Whether it waits for idle processors is for who starts
+it to say.
 """
 
 import base64
+import ctypes
 import os
+import signal
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, BinaryIO, Protocol
 
 import orjson
 
 from memory.embed import Embedding, EmbeddingError, MiniLmEmbedder
+
+NICENESS = 10
+"""With it, 16 texts take 2.4 s beside two busy loops on two cores (EPYC)."""
+_PR_SET_PDEATHSIG = 1
 
 
 class Embeds(Protocol):
@@ -43,22 +52,28 @@ def _told(embedding: Embedding) -> dict[str, str | None]:
     return {"vector": base64.b64encode(embedding.vector_D.astype("<f4").tobytes()).decode()}
 
 
-def _stand_back() -> None:
-    """Take only what processors would leave idle; an answer never waits for an embedding.
+def _end_with(parent: int) -> None:
+    """Be killed when the thread of the parent that started this process ends; Linux only.
 
-    Measured with 500 streams on one core: at niceness 10 the median first chunk came 3 ms later.
+    The end of the input would do, but who computes does not read it.
     """
-    os.nice(19)
-    if hasattr(os, "SCHED_IDLE"):
-        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+    if sys.platform != "linux":
+        return
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:  # it has ended before it was told
+        sys.exit()
 
 
 def main() -> None:
     """Serve standard input; what libraries print goes to standard error."""
-    _stand_back()
-    answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C at the terminal is for the service
+    if sys.argv[1:]:
+        _end_with(int(sys.argv[1]))
+    os.nice(NICENESS)
+    answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb", buffering=0)
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-    serve(MiniLmEmbedder(), sys.stdin.buffer, answers)
+    with suppress(BrokenPipeError):  # the service has ended
+        serve(MiniLmEmbedder(), sys.stdin.buffer, answers)
 
 
 if __name__ == "__main__":

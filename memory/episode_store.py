@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from memory import call_rows, rows
+from memory import call_rows, recalled_calls, rows
 from memory.call_rows import NewestSaid, Said
 from memory.database import Database, Transaction
 from memory.errors import NotFoundError
@@ -127,14 +127,19 @@ class EpisodeStore:
 
     def _record(self, db: Transaction, answers: Sequence[Answered]) -> None:
         """Store calls and their episodes; a known episode is opened again. Runs inside a write."""
+        if not (answers := _without_erased(db, answers)):
+            return
         episodes = [rows.encode(answered.episode) for answered in answers]
         reopen = """ON CONFLICT (id) DO UPDATE SET revision = revision + 1,
-            withheld = COALESCE(withheld, excluded.withheld), learn = MIN(learn, excluded.learn)"""
+            learn = MIN(learn, excluded.learn), withheld = CASE excluded.withheld
+                WHEN 'control_tokens' THEN excluded.withheld
+                ELSE COALESCE(withheld, excluded.withheld) END"""
         rows.insert_all(db, "episodes", episodes, reopen)
         calls, told = [], self._told(db, answers)
         for answered in answers:
             base_id = answered.calls[0].parent_id
-            for call, found_by in zip(answered.calls, answered.keys, strict=True):
+            for answer, found_by in zip(answered.calls, answered.keys, strict=True):
+                call = recalled_calls.without_erased(db, answer)
                 base = None if base_id is None else told.get((answered.episode.id, base_id))
                 row, said = call_rows.encode(call, base_id, base)
                 told[answered.episode.id, call.id] = said
@@ -201,6 +206,12 @@ class EpisodeStore:
         self.episode_of_call(call_id)
         return call_rows.decode_newest(self._db.read(CHAIN, (call_id,)))
 
+    def recalled(self, call_id: str) -> dict[str, Any] | None:
+        """Return what memory put into a call's prompt; None also where there is no such call."""
+        for row in self._db.read("SELECT recalled FROM calls WHERE id = ?", (call_id,)):
+            return None if row["recalled"] is None else dict(rows.loads(row["recalled"]))
+        return None
+
     def recorded(self, call_id: str) -> Recorded:
         """Return one call as those that are found by a key.
 
@@ -246,11 +257,11 @@ class EpisodeStore:
                 ORDER BY rowid DESC LIMIT ?) ORDER BY calls.rowid"""
         return [row | {"quotes": rows.loads(row["quotes"])} for row in self._db.read(sql, (limit,))]
 
-    def session_episode(self, session: str) -> str | None:
-        """Return the newest episode of a named session."""
-        sql = f"""SELECT id FROM episodes WHERE session = ? AND {self._sight.clause}
-            ORDER BY id DESC LIMIT 1"""
-        found = self._db.read(sql, (session,))
+    def session_episode(self, session: str, *, user: str | None = None) -> str | None:
+        """Return the newest episode of a named session; with a user, the newest of theirs."""
+        sql = f"""SELECT id FROM episodes WHERE session = ?1 AND user IS COALESCE(?2, user)
+            AND {self._sight.clause} ORDER BY id DESC LIMIT 1"""
+        found = self._db.read(sql, (session, user))
         return str(found[0]["id"]) if found else None
 
     def last_adapter(self, episode_id: str, *, asked_model: str) -> str | None:
@@ -266,6 +277,24 @@ class EpisodeStore:
             ORDER BY rowid LIMIT ?"""
         most = -1 if limit is None else limit  # SQLite's word for "all"
         return list(call_rows.decode(self._db.read(sql, (episode_id, most))))
+
+    def call_texts(self, episode_id: str, *, limit: int | None = None) -> list[Call]:
+        """Return the same calls without their tokens, which are None.
+
+        Each prompt of a conversation holds all that was said before: the tokens of 400 turns take
+        seconds to decode, and a gigabyte.
+        """
+        sql = f"""SELECT {call_rows.TEXT_COLUMNS}, base_id, shared FROM calls
+            WHERE episode_id = ? AND {self._in_sight} ORDER BY rowid LIMIT ?"""
+        most = -1 if limit is None else limit
+        return list(call_rows.decode_texts(self._db.read(sql, (episode_id, most))))
+
+    def answers(self, episode_id: str) -> list[dict[str, Any]]:
+        """Return id, status, learn and message of each call that has a message, newest first."""
+        sql = f"""SELECT id, status, learn, message FROM calls WHERE episode_id = ?
+            AND message IS NOT NULL AND {self._in_sight} ORDER BY rowid DESC"""
+        found = self._db.read(sql, (episode_id,))
+        return [row | {"message": rows.loads(row["message"])} for row in found]
 
     def newest_live(self, limit: int) -> list[dict[str, Any]]:
         """Return id, revision and number of calls of the newest episodes; never practice."""
@@ -308,9 +337,19 @@ class EpisodeStore:
         return await self._db.write_async(write)
 
     def undigested(self, limit: int) -> list[Episode]:
-        """Return episodes that wait for skill, grades and outcome, oldest first; never practice."""
+        """Return episodes that wait for grades and outcome, oldest first; never practice."""
         sql = "SELECT * FROM episodes WHERE digested_revision < revision ORDER BY id LIMIT ?"
         return [rows.decode(Episode, row) for row in self._db.read(sql, (limit,))]
+
+    def unsorted(self, since: str, limit: int) -> list[Episode]:
+        """Return episodes from the id ``since`` on that no skill has been looked for, oldest first.
+
+        Never practice. One that waits for a skill has a vector, or the reason why it has none.
+        """
+        sql = """SELECT * FROM episodes WHERE id >= ? AND skill_id IS NULL AND source != 'practice'
+            AND NOT EXISTS (SELECT 1 FROM vectors WHERE episode_id = episodes.id)
+            ORDER BY id LIMIT ?"""
+        return [rows.decode(Episode, row) for row in self._db.read(sql, (since, limit))]
 
     def page(
         self,
@@ -352,6 +391,27 @@ class EpisodeStore:
                 AND outcome_value IS NOT NULL AND {seen}) AS graded,
             (SELECT COUNT(*) FROM feedback WHERE {theirs}) AS feedback"""
         return self._db.read(sql)[0]
+
+
+def _without_erased(db: Transaction, answers: Sequence[Answered]) -> Sequence[Answered]:
+    """Leave out what was on its way when it was erased: an episode, or practice on its task."""
+    episodes = [answered.episode for answered in answers]
+    ids = {one.id for one in episodes} | {one.task_id for one in episodes if one.task_id}
+    marks = ", ".join("?" * len(ids))
+    found = db.execute(f"SELECT id FROM erased_ids WHERE id IN ({marks})", (*ids,)).fetchall()
+    if not found:
+        return answers
+    erased = {row[0] for row in found}
+    for episode in episodes:
+        if episode.task_id in erased and episode.id not in erased:
+            cursor = db.execute(
+                """INSERT INTO erased_ids (id, erasure_id)
+                    SELECT ?1, erasure_id FROM erased_ids WHERE id = ?2
+                        AND NOT EXISTS (SELECT 1 FROM tasks WHERE id = ?2)""",
+                (episode.id, episode.task_id),
+            )
+            erased |= {episode.id} if cursor.rowcount else set()
+    return [answered for answered in answers if answered.episode.id not in erased]
 
 
 def _key_columns(keys: CallKeys) -> dict[str, Any]:

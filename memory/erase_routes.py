@@ -10,7 +10,7 @@ from fastapi.responses import Response, StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field
 
 from memory.eraser import Eraser
-from memory.erasure import Scope
+from memory.erasure_scope import Scope
 from memory.export import exported, since_of
 from memory.http import answer, whole
 from memory.store import Store

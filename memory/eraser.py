@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from memory import scrubbing
-from memory.erasure import MAX_ROUNDS, Erasure, Scope
+from memory.erasure import MAX_ROUNDS, Erased, Erasure
+from memory.erasure_scope import Scope
+from memory.errors import NotFoundError
 from memory.store import Store
 
 log = logging.getLogger(__name__)
@@ -26,6 +28,7 @@ class Eraser:
         store: Store,
         home: Path,
         *,
+        running: Callable[[Scope], Collection[str]],
         forget: Sequence[Callable[[Collection[str]], None]],
         clean_up: Sequence[Callable[[], None]] = (),
     ) -> None:
@@ -34,12 +37,15 @@ class Eraser:
         Args:
             store: the record.
             home: whose files are searched.
+            running: the episodes of a scope that are being answered, and may not be recorded yet;
+                called on the event loop.
             forget: take episodes out of what is held in memory; called on the event loop.
             clean_up: bring caches of the rows up to date; called in a thread.
         """
         self.erasure = Erasure(store)
         self._store = store
         self._home = home
+        self._running = running
         self._forget = forget
         self._clean_up = clean_up
         self._turn = asyncio.Lock()
@@ -55,27 +61,16 @@ class Eraser:
             NotFoundError: a single episode was named, and there is none.
         """
         async with self._turn:
-            found = await asyncio.to_thread(self.erasure.find, scope)
+            found = await self._found(scope)
             erased = await self.erasure.begin(scope, actor=actor)
             for _ in range(MAX_ROUNDS):
-                for forget in self._forget:
-                    forget(found)
-                await self.erasure.erase(found, erased)
-                if scope.episode is not None:
-                    break
-                found = await asyncio.to_thread(self.erasure.find, scope)
-                if not found:
+                await self._take_out(found, erased)
+                if scope.episode is not None or not (found := await self._found(scope)):
                     break
             tainted = await self.erasure.end(erased)
             for bring_up_to_date in self._clean_up:
                 await asyncio.to_thread(bring_up_to_date)
-            files = await asyncio.to_thread(
-                scrubbing.scrub,
-                self._store.database,
-                self._home,
-                erased.needles,
-                partial(_is_said, self._store),
-            )
+            files = await self._scrub(erased)
         counts = dict(erased.counts)
         log.info("%s: erased %s (%s)", erased.id, scope.kind, counts)
         return {
@@ -85,6 +80,44 @@ class Eraser:
             "tainted": tainted,
             "files": files,
         }
+
+    async def finish(self) -> None:
+        """Finish the erasures that were cut short, before anything is answered.
+
+        Caches have yet to read the rows.
+        """
+        async with self._turn:
+            for erased, left in await asyncio.to_thread(self.erasure.unfinished):
+                await self._take_out(left, erased)
+                await self.erasure.end(erased)
+                files = await self._scrub(erased)
+                log.warning("%s had been cut short and is finished (%s)", erased.id, files)
+
+    async def _found(self, scope: Scope) -> list[str]:
+        """Return the episodes of a scope, recorded or running."""
+        running = self._running(scope)  # first: what ends meanwhile is found in the record
+        try:
+            recorded = await asyncio.to_thread(self.erasure.find, scope)
+        except NotFoundError:
+            if not running:
+                raise
+            recorded = []
+        return list(dict.fromkeys([*recorded, *running]))
+
+    async def _take_out(self, ids: Sequence[str], erased: Erased) -> None:
+        for forget in self._forget:
+            forget(ids)
+        await self.erasure.mark(ids, erased)
+        await self.erasure.erase(ids, erased)
+
+    async def _scrub(self, erased: Erased) -> scrubbing.Scrubbed:
+        return await asyncio.to_thread(
+            scrubbing.scrub,
+            self._store.database,
+            self._home,
+            erased.needles,
+            partial(_is_said, self._store),
+        )
 
 
 def _is_said(store: Store, text: str) -> bool:

@@ -2,6 +2,7 @@
 
 from memory import rows
 from memory.database import Database, Transaction
+from memory.skill_writes import require_unmerged
 from memory.types import utc_now
 
 
@@ -17,9 +18,14 @@ class Guidelines:
         return str(found[0]["text"]) if found else None
 
     def set(self, skill_id: int, text: str) -> None:
-        """Approve a guideline in place of the one before; an empty one withdraws it."""
+        """Approve a guideline in place of the one before; an empty one withdraws it.
+
+        Raises:
+            ConflictError: the skill became part of another meanwhile.
+        """
 
         def write(db: Transaction) -> None:
+            require_unmerged(db, skill_id)
             db.execute("DELETE FROM skill_guidelines WHERE skill_id = ?", (skill_id,))
             if text.strip():
                 row = {"skill_id": skill_id, "text": text, "created_at": utc_now()}

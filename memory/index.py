@@ -49,14 +49,15 @@ class Neighbour:
 
 
 class VectorIndex:
-    """Exact cosine search over id-mapped vectors; one writer and many readers, by one lock.
+    """Exact cosine search over id-mapped vectors; safe to call from several threads.
 
     Vectors are kept at length 1, so that the inner product is the cosine.
     """
 
     def __init__(self, dimension: int) -> None:
         self.dimension = dimension
-        self._lock = threading.Lock()
+        self._changing = threading.Lock()  # taken before the other; writing a file holds it alone
+        self._lock = threading.Lock()  # between a search and a change
         self._ids: set[int] = set()
         self._faiss: faiss.Index = faiss.IndexIDMap(faiss.IndexFlatIP(dimension))
 
@@ -79,7 +80,7 @@ class VectorIndex:
             VectorIndexError: The vector is not [D], not finite, or zero; the index is unchanged.
         """
         row_1D = self._unit_row(vector_D, f"vector {id}")
-        with self._lock:
+        with self._changing, self._lock:
             self._discard([id])
             self._insert(np.array([id], dtype=np.int64), row_1D)
 
@@ -91,7 +92,7 @@ class VectorIndex:
                 the index; the index is unchanged.
         """
         units_ND = unit_rows(vectors_ND, self.dimension)
-        with self._lock:
+        with self._changing, self._lock:
             if self._ids.intersection(ids_N.tolist()) or len(set(ids_N.tolist())) < len(units_ND):
                 raise VectorIndexError("an id is in the index, or comes twice")
             self._insert(np.ascontiguousarray(ids_N, dtype=np.int64), units_ND)
@@ -102,7 +103,7 @@ class VectorIndex:
 
     def remove_all(self, ids: Iterable[int]) -> int:
         """Remove ids; return how many were there."""
-        with self._lock:
+        with self._changing, self._lock:
             return self._discard(ids)
 
     def search(self, vector_D: Vector, *, limit: int) -> list[Neighbour]:
@@ -184,8 +185,8 @@ class CompactIndex(VectorIndex):
         return cls(trained, num_expected)
 
     def write(self, file: BinaryIO) -> None:
-        """Write the index."""
-        with self._lock:
+        """Write the index; it is searched meanwhile, and changes wait."""
+        with self._changing:
             writer = faiss.PyCallbackIOWriter(file.write)  # type: ignore[attr-defined]
             faiss.write_index(self._faiss, writer)
 

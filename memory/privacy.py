@@ -7,18 +7,22 @@ are found, nor where records lie.
 """
 
 import dataclasses
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
 from memory.fences import ControlTokens
-from memory.redaction import KINDS, Kind, PatternRedactor, PresidioRedactor, Redactor
+from memory.redaction import MARK, PatternRedactor, PresidioRedactor, Redactor
+from memory.secret_forms import KINDS, Kind
 from memory.types import Call, Episode, Feedback, Message
 
 REDACTED = "redacted"  # a secret was taken out of the prompt or the answer
 CONTROL_TOKENS = "control_tokens"  # a message from outside holds what would end or begin a turn
 TENANT = "tenant"  # of a tenant that privacy.learn_from does not name
+LONG = 100_000
+"""Characters from which an answer's records are cleaned beside the event loop: about 10 ms."""
 NAMES = frozenset({"user", "safety_identifier", "prompt_cache_key", "model"})
 """Fields of a request that name somebody or something and never reach the prompt."""
 
@@ -101,7 +105,7 @@ class Privacy:
         The calls share one request. What nothing was found in is returned as it came.
         """
         request = calls[0].request
-        words = "\n".join(_texts(request))
+        words = "\n".join(texts_in(request))
         clean = self._clean(request) if self._redactor.may_hold(words) else request
         reason = self._withheld(episode, request, words)
         in_prompt = clean is not request and _prompt(clean) != _prompt(request)
@@ -112,9 +116,15 @@ class Privacy:
                 task_text=self.text(episode.task_text),
                 reference=self._clean(episode.reference),
             )
-        if reason is not None and episode.withheld is None:
+        told = reason == TENANT and not episode.learn  # its caller, or an earlier call, said why
+        if reason not in {None, episode.withheld} and not told:
             episode = dataclasses.replace(episode, learn=False, withheld=reason)
         return episode, kept
+
+    def takes_long(self, calls: Sequence[Call]) -> bool:
+        """Say whether the calls of one answer hold so much that others would wait for ``kept``."""
+        values = (calls[0].request, *(call.message for call in calls))
+        return sum(len(text) for value in values for text in _texts(value)) > LONG
 
     def feedback(self, feedback: Feedback) -> Feedback:
         """Return what a person said, as it may be stored."""
@@ -126,7 +136,18 @@ class Privacy:
 
     def text(self, text: str) -> str:
         """Return a text as it may be stored."""
-        return self._redactor.redact(text)
+        clean: str = self._clean(text)
+        return clean
+
+    def is_same(self, given: str | None, stored: str | None) -> bool:
+        """Say whether a text is the one that a record holds, which may hold marks in its place.
+
+        The marks of another process differ, so that two secrets of one kind count as equal.
+        """
+        if given is None or stored is None or given == stored:
+            return given == stored
+        one, other = (MARK.sub(r"[\1]", self.text(text)) for text in (given, stored))
+        return one == other
 
     def sent(self, messages: Sequence[Message]) -> Sequence[Message]:
         """Return the messages as the engine may see them: as many, of the same roles."""
@@ -138,7 +159,7 @@ class Privacy:
         self, call: Call, request: Mapping[str, Any], reason: str | None, *, in_prompt: bool
     ) -> Call:
         message, error = call.message, self._clean(call.error)
-        if message is not None and self._redactor.may_hold("\n".join(_texts(message))):
+        if message is not None and self._redactor.may_hold("\n".join(texts_in(message))):
             message = self._clean(message)
         if in_prompt or message is not call.message:
             return dataclasses.replace(
@@ -156,19 +177,23 @@ class Privacy:
         return dataclasses.replace(call, request=request, error=error, withheld=reason)
 
     def _withheld(self, episode: Episode, request: Mapping[str, Any], words: str) -> str | None:
-        """Say why an episode is kept from learning, whatever its caller says."""
+        """Say why an answer is kept from learning, whatever its caller says.
+
+        Forged turns come first: a tenant's own episodes are recalled for it, and those never.
+        """
+        looks = self.config.control_tokens != "pass" and self.control_tokens.occur_in(words)
+        if looks and self.control_tokens.forged_in(request.get("messages") or ()):
+            return CONTROL_TOKENS
         if episode.withheld is not None:
             return episode.withheld
-        if episode.tenant is not None and episode.tenant not in self.config.learn_from:
-            return TENANT
-        looks = self.config.control_tokens != "pass" and self.control_tokens.occur_in(words)
-        is_forged = looks and self.control_tokens.forged_in(request.get("messages") or ())
-        return CONTROL_TOKENS if is_forged else None
+        is_strange = episode.tenant is not None and episode.tenant not in self.config.learn_from
+        return TENANT if is_strange else None
 
     def _clean(self, value: Any) -> Any:
         """Redact every text inside a value; return the value itself where nothing was found."""
         if isinstance(value, str):
-            found = self._redactor.redact(value)
+            inner = parsed(value)
+            found = self._redactor.redact(value) if inner is None else self._json(value, inner)
             return value if found == value else found
         if isinstance(value, dict):
             clean = {key: self._clean(inner) for key, inner in value.items()}
@@ -177,6 +202,51 @@ class Privacy:
             items = [self._clean(inner) for inner in value]
             return items if any(a is not b for a, b in zip(items, value, strict=True)) else value
         return value
+
+    def _json(self, text: str, inner: dict[str, Any] | list[Any]) -> str:
+        """Redact a text that is JSON, such as a tool call's arguments, so that it stays JSON.
+
+        An escape may hide where a secret begins; and the name of a field what its value is, so that
+        the whole is looked at as well.
+        """
+        try:
+            clean = self._clean(inner)
+        except RecursionError:
+            clean = inner
+        inside = text if clean is inner else _dumped(clean)
+        found = self._redactor.redact(inside)
+        return inside if parsed(found) is None else found
+
+
+def parsed(text: str) -> dict[str, Any] | list[Any] | None:
+    """Return what a text says that is a JSON object or list; None for any other text."""
+    if text[:256].lstrip()[:1] not in {"{", "["}:
+        return None
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict | list) else None
+
+
+def _dumped(value: dict[str, Any] | list[Any]) -> str:
+    """Return a value as JSON; with escapes where UTF-8 cannot spell it (half a surrogate pair)."""
+    text = json.dumps(value, ensure_ascii=False)
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return json.dumps(value)
+    return text
+
+
+def texts_in(value: Any) -> Iterator[str]:
+    """Yield every text inside a value, and what stands escaped in those that are JSON."""
+    left = [value]
+    while left:
+        for text in _texts(left.pop()):
+            yield text
+            if "\\" in text and (inner := parsed(text)) is not None:
+                left.append(inner)
 
 
 def _texts(value: Any) -> Iterator[str]:

@@ -221,10 +221,10 @@ class Recall:
         return self._store.database.read(sql, (*ids, self.config.min_outcome))
 
     def _answer(self, episode_id: str) -> str:
-        """Return the text of an episode's last complete answer."""
-        for call in reversed(self._store.episodes.calls(episode_id)):
-            text = message_text(call.message or {}).strip()
-            if call.status is CallStatus.OK and text:
+        """Return the text of an episode's last complete answer that may teach."""
+        for call in self._store.episodes.answers(episode_id):
+            text = message_text(call["message"]).strip()
+            if call["status"] == CallStatus.OK and call["learn"] and text:
                 return text
         return ""
 

@@ -8,22 +8,17 @@ without a country code, a word after "password:"), it is left as it is. Knows no
 import hashlib
 import re
 import secrets
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Literal, Protocol, TypeAlias
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Protocol
 
 from memory.errors import ConfigError
+from memory.secret_forms import FORMS, KINDS, Form, Kind
 
-Kind: TypeAlias = Literal["keys", "emails", "phones", "cards"]
-KINDS: tuple[Kind, ...] = ("keys", "emails", "phones", "cards")
-ISSUERS = re.compile(
-    r"4\d{12}(\d{3})?|5[1-5]\d{14}|2[2-7]\d{14}|3[47]\d{13}|3[068]\d{12}|35\d{14}"
-    r"|6(011|5\d\d)\d{12}"
-)
-"""Visa, Mastercard (two), American Express, Diners Club, JCB, Discover."""
 MIN_KNOWN = 8
 """Characters from which one of the service's own keys is searched for as it stands; "admin" as a
 key would otherwise vanish from every text."""
+MARK = re.compile(r"\[(key|e-mail|phone|card) [0-9a-f]{6}\]")
+"""What stands in the place of a find."""
 
 
 class Redactor(Protocol):
@@ -36,137 +31,6 @@ class Redactor(Protocol):
         """Return the text with marks in place of what was found; itself when there is nothing."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Form:
-    """How one thing to be found is written.
-
-    The group ``secret`` of the pattern, or all of it, is what is replaced.
-    """
-
-    kind: Kind
-    name: str  # as the mark says it
-    pattern: re.Pattern[str]
-    triggers: tuple[str, ...] = ()  # one of them stands in every text that holds it
-    min_length: int = 0  # of the digits that it holds, and the little between them; 0: it has none
-    is_one: Callable[[re.Match[str]], bool] = bool  # a last look at what matched
-
-
-def _is_named_key(match: re.Match[str]) -> bool:
-    before = match.string[max(0, match.start() - 8) : match.start()].lower()
-    return before.rstrip(" _-").endswith(("api", "access", "secret", "auth", "client"))
-
-
-def _is_card(match: re.Match[str]) -> bool:
-    """Check a card's number by its issuer's form and Luhn's sum (ISO/IEC 7812-1)."""
-    digits = [character for character in match[0] if character.isdigit()]
-    doubled = (sum(divmod(2 * int(digit), 10)) for digit in digits[-2::-2])
-    total: int = sum(map(int, digits[-1::-2])) + sum(doubled)
-    return ISSUERS.fullmatch("".join(digits)) is not None and total % 10 == 0
-
-
-def _is_phone(match: re.Match[str]) -> bool:
-    number: str = match.groupdict().get("secret") or match[0]
-    return 7 <= sum(map(str.isdigit, number)) <= 15  # E.164: at most 15
-
-
-_WORD_BEFORE = r"(?<![A-Za-z0-9])"
-_NO_SUM_BEFORE = r"(?<![\w.*+/=^×÷\-])(?<![*+/=^×÷\-] )(?<![\d)\]] )"
-_NO_SUM_AFTER = r"(?!\w)(?! ?[*+/=^×÷])(?! - )(?!\.\d)"
-
-
-def _key(pattern: str, *triggers: str, flags: re.RegexFlag = re.NOFLAG) -> Form:
-    return Form(kind="keys", name="key", pattern=re.compile(pattern, flags), triggers=triggers)
-
-
-def _digits(
-    name: Kind,
-    pattern: str,
-    *triggers: str,
-    min_length: int,
-    is_one: Callable[[re.Match[str]], bool],
-) -> Form:
-    return Form(
-        kind=name,
-        name=name.removesuffix("s"),
-        pattern=re.compile(pattern),
-        triggers=triggers,
-        min_length=min_length,
-        is_one=is_one,
-    )
-
-
-FORMS: tuple[Form, ...] = (
-    _key(
-        r"-----BEGIN [A-Z ]*PRIVATE KEY(?: BLOCK)?-----"
-        r"(?:.*?-----END [A-Z ]*PRIVATE KEY(?: BLOCK)?-----|[\sA-Za-z0-9+/=\\]*)",
-        "-----BEGIN ",
-        flags=re.DOTALL,
-    ),
-    _key(_WORD_BEFORE + r"eyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]{8,}", "eyJ"),  # a JSON web token
-    _key(
-        _WORD_BEFORE + r"(?:sk-(?:(?=[\w-]*\d)[\w-]{12,}|[A-Za-z]{20,})"
-        r"|[spr]k_(?:live|test)_\w{16,}|gh[pousr]_\w{30,}|github_pat_\w{22,}|glpat-[\w-]{20,}"
-        r"|xox[abeprs]-[\w-]{10,}|(?:AKIA|ASIA)[A-Z0-9]{16}|AIza[\w-]{35}|hf_[A-Za-z0-9]{30,})",
-        *("sk-", "k_live_", "k_test_", "ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_"),
-        *("glpat-", "xox", "AKIA", "ASIA", "AIza", "hf_"),
-    ),
-    _key(
-        r"\b[Bb](?:earer|EARER) +(?P<secret>(?=\S*\d)[\w.~+/=-]{8,}|[\w.~+/=-]{24,})",
-        *("earer ", "EARER "),
-    ),
-    Form(  # api_key = "…", x-api-key: …, AWS_SECRET_ACCESS_KEY=…, access_token=…
-        kind="keys",
-        name="key",
-        pattern=re.compile(
-            r"(?:[Kk]ey|KEY|[Tt]oken|TOKEN|[Ss]ecret|SECRET)[\"']?\s*[:=]\s*[\"']?"
-            r"(?P<secret>(?=[^\s\"'&]*\d)[\w.~+/=-]{12,})"
-        ),
-        triggers=("key", "Key", "KEY", "oken", "OKEN", "ecret", "ECRET"),
-        is_one=_is_named_key,
-    ),
-    _key(r"[A-Za-z][\w+.-]*://[^\s/:@\"']*:(?P<secret>[^\s/@\"']+)@", "://"),
-    _key(
-        r"[?&](?:\w*key|\w*token|sig|\w*signature|password)=(?P<secret>[^&\s\"'#]{8,})",
-        *("key=", "token=", "signature=", "sig=", "password="),
-    ),
-    Form(
-        kind="emails",
-        name="e-mail",
-        triggers=("@",),
-        pattern=re.compile(  # git@host is where a repository lies
-            r"(?<![\w.+%-])(?!git@)[\w.+%-]{1,64}@(?:[A-Za-z0-9-]{1,63}\.){1,6}[A-Za-z]{2,24}(?!\w)"
-        ),
-    ),
-    _digits(
-        "cards",
-        _NO_SUM_BEFORE + r"(?:\d{4}([ -]?)\d{4}\1\d{4}\1\d{1,4}|\d{4}([ -]?)\d{6}\2\d{4,5})"
-        r"(?!\d)" + _NO_SUM_AFTER,
-        min_length=13,
-        is_one=_is_card,
-    ),
-    _digits(  # with a country code
-        "phones",
-        r"(?<![\w.*+/=^)\]])(?<![\d)\]] )\+(?:\d{10,15}|\d{1,3}(?:[ .-]?\(\d{1,4}\))?"
-        r"(?:[ .-]\d{2,8}){1,5})(?!\d)" + _NO_SUM_AFTER,
-        "+",
-        min_length=8,
-        is_one=_is_phone,
-    ),
-    _digits(  # as North America writes it
-        "phones",
-        _NO_SUM_BEFORE + r"(?:\(\d{3}\) ?\d{3}[.-]\d{4}|\d{3}([.-])\d{3}\1\d{4})" + _NO_SUM_AFTER,
-        min_length=12,
-        is_one=_is_phone,
-    ),
-    _digits(  # said to be one
-        "phones",
-        r"\b(?:[Pp]hone|[Tt]el|[Mm]obile|[Ff]ax|[Ww]hats[Aa]pp)\b[^\d\n+]{0,16}"
-        r"(?P<secret>\d(?:[ ./()-]?\d){6,14})(?!\d)",
-        *("hone", "tel", "Tel", "obile", "fax", "Fax", "hats"),
-        min_length=7,
-        is_one=_is_phone,
-    ),
-)
 _MANY_DIGITS = re.compile(r"[0-9][0-9 ./()-]{5,}[0-9]")
 _LABEL_ROOM, _SUM_ROOM = 28, 4  # characters before and after digits that a pattern looks at
 

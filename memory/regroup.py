@@ -1,8 +1,9 @@
 """Looks at skills again with all their texts in view: what to split, found, merge, and move.
 
 What came in one text at a time depends on the order; this does not, much. Pure functions of
-vectors: no id is made or lost here, and it knows nothing of how skills are stored. Whoever a person
-has named, or split or merged by hand, is ``is_fixed``: others may join it, it stays whole.
+vectors: no id is made or lost here, and it knows nothing of how skills are stored. A skill that a
+person has said a word about is ``is_fixed``: others may join it, it stays whole. Skills of two
+policies have nothing to do with each other: no text changes from one to the other.
 
 Groups are compared by Ward's distance ``sqrt(2ab / (a + b)) * |mean_a - mean_b|``: the more texts
 say so, the smaller a difference counts. What is already one skill is split only from a greater
@@ -37,6 +38,8 @@ JOIN_SIMILARITY = 0.4
 """Cosine from which a text that waits joins the nearest skill."""
 MOVE_MARGIN = 0.1
 """How much nearer another skill must be before a text changes its own."""
+BLOCK = 256
+"""Rows of distances held at once: all of 5,000 skills' would take 200 MB, several times over."""
 COMPARED = 100
 """Texts that speak for a skill in Ward's distance at most: a large one is not split for trifles."""
 
@@ -52,6 +55,7 @@ class Group:
     skill_id: int
     vectors_ND: Vectors  # of length 1
     is_fixed: bool = False
+    policy: str = ""  # only groups of the same one exchange texts
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -76,6 +80,7 @@ class _Part:
     rows: NDArray[np.int64]  # into all vectors
     split_from: int | None = None
     is_fixed: bool = False
+    policy: str | None = None  # None: of texts that waited, which may join any
     absorbs: list[int] = field(default_factory=list)
 
 
@@ -119,14 +124,18 @@ def _split(groups: Sequence[Group], all_ND: Vectors, min_size: int) -> list[_Par
         rows = np.arange(begin, begin + len(group.vectors_ND))
         begin += len(rows)
         if group.is_fixed or len(rows) < 2 * min_size:
-            parts.append(_Part(group.skill_id, rows, is_fixed=group.is_fixed))
+            parts.append(_Part(group.skill_id, rows, is_fixed=group.is_fixed, policy=group.policy))
             continue
         labels = _whole(_cut_ward(all_ND[rows]), all_ND[rows], min_size)
-        kinds = [_Part(None, rows[labels == label]) for label in np.unique(labels)]
+        kinds = [
+            _Part(None, rows[labels == label], policy=group.policy) for label in np.unique(labels)
+        ]
         kinds = _merge(kinds, all_ND, below=SPLIT_FROM, similarity=SPLIT_SIMILARITY)
         kinds.sort(key=lambda part: len(part.rows), reverse=True)
-        parts.append(_Part(group.skill_id, kinds[0].rows))
-        parts += [_Part(None, kind.rows, split_from=group.skill_id) for kind in kinds[1:]]
+        kinds[0].skill_id = group.skill_id
+        for kind in kinds[1:]:
+            kind.split_from = group.skill_id
+        parts += kinds
     return parts
 
 
@@ -165,10 +174,10 @@ def _merge(
         sizes.append(float(min(len(part.rows), COMPARED)))
         means.append(all_ND[part.rows].mean(axis=0, dtype=np.float64))
     while len(parts) > 1:
-        ward_GG = _distances(parts, np.array(sizes), np.stack(means), similarity)
-        first, second = sorted(map(int, np.unravel_index(ward_GG.argmin(), ward_GG.shape)))
-        if ward_GG[first, second] >= below:
+        nearest = _nearest(parts, np.array(sizes), np.stack(means), similarity)
+        if nearest is None or nearest[0] >= below:
             break
+        _, first, second = nearest
         total = sizes[first] + sizes[second]
         means[first] = (sizes[first] * means[first] + sizes[second] * means[second]) / total
         sizes[first] = min(total, float(COMPARED))
@@ -178,22 +187,41 @@ def _merge(
     return parts
 
 
-def _distances(
+def _nearest(
     parts: Sequence[_Part],
     sizes_G: NDArray[np.float64],
     means_GD: NDArray[np.float64],
     similarity: float,
-) -> NDArray[np.float64]:
-    """Return Ward's distances [G, G]; infinite where two may not become one."""
-    cosines_GG = _unit(means_GD) @ _unit(means_GD).T
+) -> tuple[float, int, int] | None:
+    """Return Ward's distance between the two nearest groups that may become one, and which."""
+    unit_GD = _unit(means_GD)
     squares_G = (means_GD**2).sum(axis=1)
-    gaps_GG = np.maximum(squares_G[:, None] + squares_G - 2 * means_GD @ means_GD.T, 0.0)
-    weights_GG = 2 * sizes_G[:, None] * sizes_G / (sizes_G[:, None] + sizes_G)
-    ward_GG = np.sqrt(weights_GG * gaps_GG)
-    fixed_G = np.array([part.is_fixed for part in parts])
-    ward_GG[(cosines_GG < similarity) | (fixed_G[:, None] & fixed_G)] = np.inf
-    np.fill_diagonal(ward_GG, np.inf)
-    return np.asarray(ward_GG, dtype=np.float64)
+    policies_G = _policies(parts)
+    free = np.flatnonzero([not part.is_fixed for part in parts])  # one of two has to be
+    found: list[tuple[float, int, int]] = []
+    for rows in (free[at : at + BLOCK] for at in range(0, len(free), BLOCK)):
+        gaps_BG = squares_G[rows, None] + squares_G - 2 * means_GD[rows] @ means_GD.T
+        weights_BG = 2 * sizes_G[rows, None] * sizes_G / (sizes_G[rows, None] + sizes_G)
+        ward_BG = np.sqrt(weights_BG * np.maximum(gaps_BG, 0.0))
+        ward_BG[unit_GD[rows] @ unit_GD.T < similarity] = np.inf
+        ward_BG[~_may_join(policies_G[rows], policies_G)] = np.inf
+        ward_BG[np.arange(len(rows)), rows] = np.inf
+        row, other = map(int, np.unravel_index(ward_BG.argmin(), ward_BG.shape))
+        first, second = sorted((int(rows[row]), other))
+        found.append((float(ward_BG[row, other]), first, second))
+    return min(found, default=None)
+
+
+def _policies(parts: Sequence[_Part]) -> NDArray[np.int64]:
+    """Return a number for each group's policy; -1: none yet."""
+    names = sorted({part.policy for part in parts if part.policy is not None})
+    return np.array([-1 if part.policy is None else names.index(part.policy) for part in parts])
+
+
+def _may_join(policies_B: NDArray[np.int64], policies_G: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Say of each pair [B, G] whether the two may exchange texts."""
+    same_BG = policies_B[:, None] == policies_G
+    return np.asarray(same_BG | (policies_B[:, None] < 0) | (policies_G < 0), dtype=np.bool_)
 
 
 def _joined(one: _Part, other: _Part) -> _Part:
@@ -209,6 +237,7 @@ def _joined(one: _Part, other: _Part) -> _Part:
         np.concatenate([keeper.rows, goer.rows]),
         split_from=keeper.split_from,
         is_fixed=keeper.is_fixed,
+        policy=goer.policy if keeper.policy is None else keeper.policy,
         absorbs=[*keeper.absorbs, *goer.absorbs, *gone],
     )
 
@@ -218,21 +247,26 @@ def _settle(parts: list[_Part], all_ND: Vectors, waiting: NDArray[np.int64]) -> 
     if not parts:
         return
     means_GD = _unit(np.stack([all_ND[part.rows].mean(axis=0) for part in parts]))
-    near_NG = all_ND @ means_GD.T
-    own = np.full(len(all_ND), -1)
+    policies_G = _policies(parts)
+    own_N = np.full(len(all_ND), -1)
     for number, part in enumerate(parts):
-        own[part.rows] = number
-    best = near_NG.argmax(axis=1)
-    best_N = near_NG.max(axis=1)
-    is_loose = np.zeros(len(all_ND), dtype=bool)
-    is_loose[waiting] = True
-    joins = (own < 0) & is_loose & (best_N >= JOIN_SIMILARITY)
-    own_N = near_NG[np.arange(len(all_ND)), np.maximum(own, 0)]
-    fixed = np.array([part.is_fixed for part in parts])
-    moves = (own >= 0) & (best_N - own_N >= MOVE_MARGIN) & ~(fixed[np.maximum(own, 0)] & ~is_loose)
-    own[joins | moves] = best[joins | moves]
+        own_N[part.rows] = number
+    stays_N = np.array([part.is_fixed for part in parts])[own_N]
+    stays_N[waiting] = False
+    is_loose_N = np.zeros(len(all_ND), dtype=bool)
+    is_loose_N[waiting] = True
+    for rows in (np.arange(at, min(at + BLOCK, len(own_N))) for at in range(0, len(own_N), BLOCK)):
+        near_BG = all_ND[rows] @ means_GD.T
+        own_B = own_N[rows]
+        policies_B = np.where(is_loose_N[rows], -1, policies_G[own_B])
+        near_BG[~_may_join(policies_B, policies_G)] = -np.inf
+        best_B, nearest_B = near_BG.argmax(axis=1), near_BG.max(axis=1)
+        margin_B = nearest_B - near_BG[np.arange(len(rows)), own_B]
+        joins_B = (own_B < 0) & is_loose_N[rows] & (nearest_B >= JOIN_SIMILARITY)
+        moves_B = (own_B >= 0) & (margin_B >= MOVE_MARGIN) & ~stays_N[rows]
+        own_N[rows] = np.where(joins_B | moves_B, best_B, own_B)
     for number, part in enumerate(parts):
-        part.rows = np.flatnonzero(own == number)
+        part.rows = np.flatnonzero(own_N == number)
 
 
 def _unit(vectors_GD: NDArray[np.floating]) -> NDArray[np.floating]:

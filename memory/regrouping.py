@@ -22,6 +22,7 @@ from memory.skill_writes import (
     measure,
     merge,
     note,
+    num_waiting,
     place,
     rows_by_id,
     set_title,
@@ -86,7 +87,8 @@ class Regrouping:
                     Group(
                         skill_id=skill_id,
                         vectors_ND=view.vectors[skill_id],
-                        is_fixed=skill.is_kept or skill.task_key is not None,
+                        is_fixed=skill.is_fixed,
+                        policy=skill.policy.value,
                     )
                     for skill_id, skill in view.skills.items()
                     if skill.policy is not SkillPolicy.LOCKED and len(view.ids[skill_id])
@@ -187,6 +189,8 @@ class _Application:
         touched = set()
         for number, one in enumerate(self._plan):
             ids = [self._view.ids[skill][row] for skill, row in one.members]
+            if not self._is_possible(one, ids):
+                continue
             skill_id, is_changed = self._settle(one, ids, number)
             texts[skill_id] = [self._text_of[id] for id in ids if id in self._text_of]
             if is_changed:
@@ -195,6 +199,13 @@ class _Application:
             measure(self._db, skill_id)
         self._name(texts, touched)
         return self._happened
+
+    def _is_possible(self, one: Regrouped, ids: Sequence[str]) -> bool:
+        """Say whether all that are to found a skill wait still; else it is for the next look."""
+        if one.skill_id is not None or one.split_from is not None:
+            return True
+        founders = [id for id, (was, _) in zip(ids, one.members, strict=True) if was is None]
+        return num_waiting(self._db, founders) == len(founders)
 
     def _settle(self, one: Regrouped, ids: Sequence[str], number: int) -> tuple[int, bool]:
         """Make one group what it should be; return its skill, and whether anything changed."""
@@ -245,7 +256,7 @@ class _Application:
         for skill_id in stale:
             row = rows[skill_id]
             title = row.title
-            if not (row.is_kept or row.task_key or row.policy is SkillPolicy.LOCKED):
+            if not row.is_fixed:
                 title = title_from(terms[skill_id], texts[skill_id])
             set_title(self._db, row, title=title, key_terms=terms[skill_id])
 

@@ -19,8 +19,16 @@ from memory.types import utc_now
 log = logging.getLogger(__name__)
 BATCH = 100  # episodes in one write, so that records do not wait long behind it
 HANGING = ("feedback", "grades", "vectors", "calls")
-_IS_AT_REST = """NOT EXISTS (SELECT 1 FROM cycles WHERE cycles.id = cycle_id AND state = 'running')
-    AND digested_revision >= revision"""
+_IS_AT_REST = """digested_revision >= revision
+    AND NOT EXISTS (SELECT 1 FROM cycles WHERE cycles.id = cycle_id AND state = 'running')
+    AND NOT EXISTS (SELECT 1 FROM tasks JOIN cycles ON cycles.state = 'running'
+        WHERE origin = 'episode:' || episodes.id AND (
+            EXISTS (SELECT 1 FROM episodes AS trial
+                WHERE trial.task_id = tasks.id AND trial.cycle_id = cycles.id)
+            OR EXISTS (SELECT 1 FROM cycle_skills JOIN skills ON skills.id = cycle_skills.skill_id
+                WHERE cycle_skills.cycle_id = cycles.id
+                AND tasks.skill_id IN (skills.id, skills.merged_into))))"""
+"""Digested, and a running cycle uses neither the episode nor a task that was made from it."""
 _IS_NEEDED = """(EXISTS (SELECT 1 FROM feedback WHERE episode_id = episodes.id)
     OR EXISTS (SELECT 1 FROM tasks WHERE origin = 'episode:' || episodes.id))"""
 _IS_OLD = """created_at < ?1
@@ -40,7 +48,8 @@ class Retention:
     Args:
         database: where the record is.
         config: the limits.
-        forget: take episodes out of what is held in memory; called on the event loop.
+        forget: take episodes out of what is held in memory; called on the event loop, where any
+            went.
     """
 
     def __init__(
@@ -56,24 +65,37 @@ class Retention:
 
     async def run(self) -> None:
         """Let go what is past a limit, behind the answers."""
-        gone = await asyncio.to_thread(self.enforce)
-        for forget in self._forget:
-            forget(gone)
+        gone: list[str] = []
+        try:
+            await asyncio.to_thread(self._enforce, gone)
+        finally:  # whatever came in between: these are gone
+            if gone:
+                for forget in self._forget:
+                    forget(gone)
 
     def enforce(self) -> list[str]:
         """Let go what is past a limit; return the episodes that went. For threads."""
-        config, now = self._config, utc_now()
         gone: list[str] = []
-        if config.keep_practice_days is not None:
-            before = now - timedelta(days=config.keep_practice_days)
-            gone += self._let_go_before(before, "source = 'practice'")
-        if config.keep_days is not None:
-            gone += self._let_go_before(now - timedelta(days=config.keep_days), "TRUE")
-        if config.max_gib is not None:
-            gone += self._let_go_down_to(int(config.max_gib * 2**30))
+        self._enforce(gone)
+        return gone
+
+    def _enforce(self, gone: list[str]) -> None:
+        """Let go what is past a limit, and put it into the list as it goes."""
+        for episode_id in self._past_limits():
+            gone.append(episode_id)
         if gone:
             log.info("let %d episodes go, which were past a limit of [memory]", len(gone))
-        return gone
+
+    def _past_limits(self) -> Iterator[str]:
+        """Yield what went."""
+        config, now = self._config, utc_now()
+        if config.keep_practice_days is not None:
+            before = now - timedelta(days=config.keep_practice_days)
+            yield from self._let_go_before(before, "source = 'practice'")
+        if config.keep_days is not None:
+            yield from self._let_go_before(now - timedelta(days=config.keep_days), "TRUE")
+        if config.max_gib is not None:
+            yield from self._let_go_down_to(int(config.max_gib * 2**30))
 
     def used_bytes(self) -> int:
         """Return how much of the database file holds something."""
@@ -84,28 +106,35 @@ class Retention:
         return int(found["used"])
 
     def _let_go_before(self, instant: datetime, which: str) -> Iterator[str]:
-        values = (rows.encode_value(instant),)
-        for ids in self._batches(f"{which} AND {_IS_OLD}", values):
-            yield from self._let_go(ids)
+        for gone in self._batches(f"{which} AND {_IS_OLD}", (rows.encode_value(instant),)):
+            yield from gone
 
     def _let_go_down_to(self, max_bytes: int) -> Iterator[str]:
         for which in FIRST_TO_GO:
             if self.used_bytes() <= max_bytes:
                 break
-            for ids in self._batches(which, ()):
-                yield from self._let_go(ids)
+            for gone in self._batches(which, ()):
+                yield from gone
                 if self.used_bytes() <= max_bytes:
                     break
 
     def _batches(self, where: str, values: tuple[Any, ...]) -> Iterator[list[str]]:
-        """Yield ids, oldest first, until none is left."""
-        sql = f"""SELECT id FROM episodes WHERE {where} AND {_IS_AT_REST}
-            ORDER BY id LIMIT {BATCH}"""
+        """Let go the oldest of which the condition is true, some at a time; yield what went."""
+        where = f"{where} AND {_IS_AT_REST}"
+        sql = f"SELECT id FROM episodes WHERE {where} ORDER BY id LIMIT {BATCH}"
         while found := self._db.read(sql, values):
-            yield [row["id"] for row in found]
+            yield self._let_go([row["id"] for row in found], where, values)
 
-    def _let_go(self, ids: Sequence[str]) -> list[str]:
-        return self._db.write(lambda db: delete_episodes(db, ids))
+    def _let_go(self, ids: Sequence[str], where: str, values: tuple[Any, ...]) -> list[str]:
+        """Delete those of the episodes of which the condition is true when it comes to it."""
+        marks = ", ".join("?" * len(ids))
+        sql = f"SELECT id FROM episodes WHERE {where} AND id IN ({marks})"
+
+        def write(db: Transaction) -> list[str]:
+            still = [str(row["id"]) for row in db.query(sql, (*values, *ids))]
+            return delete_episodes(db, still)
+
+        return self._db.write(write)
 
 
 def delete_episodes(db: Transaction, ids: Sequence[str]) -> list[str]:

@@ -23,7 +23,7 @@ PLAIN = {str, int, float, bytes, type(None)}  # SQLite stores these as they are
 def encode(record: Any, *, skip: frozenset[str] = frozenset()) -> dict[str, Any]:
     """Return the record's fields as SQLite values, keyed by column."""
     return {
-        name: encode_value(getattr(record, name))
+        name: value if type(value := getattr(record, name)) in PLAIN else encode_value(value)
         for name in _names(typing.cast(Any, type(record)))
         if name not in skip
     }

@@ -182,6 +182,8 @@ def m007_skills_over_time(db: Database) -> None:
             task_id TEXT PRIMARY KEY REFERENCES tasks(id) ON DELETE CASCADE,
             embedder TEXT NOT NULL, vector BLOB, missing_reason TEXT, text_key TEXT
         ) STRICT;
+        DROP INDEX episodes_by_skill;  -- a new episode has none yet
+        CREATE INDEX episodes_by_skill ON episodes(skill_id, id) WHERE skill_id IS NOT NULL;
         CREATE INDEX episodes_in_pen ON episodes(id)
             WHERE skill_id IS NULL AND source != 'practice';
     """)
@@ -224,7 +226,8 @@ def m009_privacy(db: Database) -> None:
     """Tenants, what is kept from learning and why, what was recalled, and what was erased.
 
     An erased id is remembered, without what it stood for: whatever was on its way into the file
-    when it was erased is left out by the triggers, whoever writes it.
+    when it was erased is left out, by the triggers or, for episodes and calls, which come often,
+    by the store that writes them.
     """
     db.executescript("""
         ALTER TABLE episodes ADD COLUMN withheld TEXT;
@@ -257,20 +260,6 @@ def m009_privacy(db: Database) -> None:
             num_episodes INTEGER NOT NULL, inherited_from TEXT
         ) STRICT;
 
-        CREATE TRIGGER erased_episodes BEFORE INSERT ON episodes
-        WHEN EXISTS (SELECT 1 FROM erased_ids WHERE id = NEW.id)
-        BEGIN SELECT RAISE(IGNORE); END;
-        CREATE TRIGGER erased_practice BEFORE INSERT ON episodes
-        WHEN NEW.source = 'practice' AND EXISTS (SELECT 1 FROM erased_ids WHERE id = NEW.task_id)
-            AND NOT EXISTS (SELECT 1 FROM tasks WHERE id = NEW.task_id)
-        BEGIN
-            INSERT INTO erased_ids (id, erasure_id)
-                SELECT NEW.id, erasure_id FROM erased_ids WHERE id = NEW.task_id;
-            SELECT RAISE(IGNORE);
-        END;
-        CREATE TRIGGER erased_calls BEFORE INSERT ON calls
-        WHEN EXISTS (SELECT 1 FROM erased_ids WHERE id = NEW.episode_id)
-        BEGIN SELECT RAISE(IGNORE); END;
         CREATE TRIGGER erased_feedback BEFORE INSERT ON feedback
         WHEN EXISTS (SELECT 1 FROM erased_ids WHERE id = NEW.episode_id)
         BEGIN SELECT RAISE(IGNORE); END;

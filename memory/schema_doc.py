@@ -82,7 +82,7 @@ MEANINGS: Meanings = {
             "learn": "0: the caller sent `x-denizen-learn: off`",
             "withheld": "why it is not learned from, where the caller did not say so",
             "revision": "grows with every call and every feedback",
-            "digested_revision": "the revision that skill, grades and outcome were worked out from",
+            "digested_revision": "the revision that grades and outcome were worked out from",
             "outcome_value": "the merged grades, in [0, 1]",
             "outcome_provenance": "which kind of grade decided: `check`, `person` or `judge`",
             "outcome_num_grades": "how many grades were merged; NULL: it was not graded yet",

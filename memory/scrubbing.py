@@ -6,39 +6,27 @@ overwritten in place, as the files are open. Whether it all worked is looked up 
 file of the home folder. It does not know what was erased, but for a set of needles.
 """
 
-import mmap
-import re
 import sqlite3
 import time
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 from memory.database import Database
+from memory.needles import Needles
 
-MIN_NEEDLE, MAX_NEEDLE = 12, 200
-"""Characters of a text that is looked for; shorter ones stand in other texts as well."""
-MIN_WORD = 16  # of a word that is looked for by itself
 NOT_RECORDS = ("adapters", "models")
 """Folders of weights: gigabytes without text."""
 OWN_FOLDERS = ("logs", "work")
 """What the service writes for itself; any other file is the operator's, and is only searched."""
 MASK = b"*"
+CHUNK_BYTES = 2**20
+"""Of a file that are looked at in one go: some milliseconds, between which others get a turn."""
 CHECKPOINT_TRIES = 40
 CHECKPOINT_PAUSE_S = 0.25  # ten seconds in all: queries end within milliseconds
 MAX_VACUUM_BYTES = 2**31
 """A larger file is not rewritten, as no record is written for as long: about 10 s a gigabyte."""
-
-_ESCAPED = re.compile(r'["\\\x00-\x1f]+')
-
-
-def needles_of(text: str) -> set[str]:
-    """Return what to look for of a text: its lines and long words, where JSON escapes nothing."""
-    runs = (run.strip()[:MAX_NEEDLE] for run in _ESCAPED.split(text))
-    words = (word[:MAX_NEEDLE] for word in text.split() if not _ESCAPED.search(word))
-    return {run for run in runs if len(run) >= MIN_NEEDLE} | {
-        word for word in words if len(word) >= MIN_WORD
-    }
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -56,35 +44,33 @@ class Scrubbed:
 
 
 def scrub(
-    database: Database, home: Path, needles: Collection[str], said_elsewhere: Callable[[str], bool]
+    database: Database, home: Path, texts: Collection[str], said_elsewhere: Callable[[str], bool]
 ) -> Scrubbed:
-    """Make needles vanish from the files of a home folder; takes seconds, for a thread.
+    """Make texts vanish from the files of a home folder; takes seconds, for a thread.
 
     Args:
         database: its file lies in the home folder.
         home: what is searched, folders of weights apart.
-        needles: from ``needles_of``.
+        texts: from ``needles_of``.
         said_elsewhere: whether another record says the same, which is no remnant.
     """
-    wanted = sorted(
-        {needle.encode("utf-8", "replace") for needle in needles}, key=len, reverse=True
-    )
+    needles = Needles([text.encode("utf-8", "replace") for text in texts])
     masked: dict[str, int] = {}
     for path in _files(home):
         name = path.relative_to(home)
-        if name.parts[0] in OWN_FOLDERS and (num := _mask(path, wanted)):
+        if name.parts[0] in OWN_FOLDERS and (num := _mask(path, needles)):
             masked[str(name)] = num
     is_cut = cut_wal(database)
-    left = _found(database.path, wanted)
+    left = _found(database.path, needles)
     remnants = [one for one in left if not said_elsewhere(one.decode("utf-8"))]
     is_vacuumed = bool(remnants) and database.path.stat().st_size <= MAX_VACUUM_BYTES
     if is_vacuumed:
         database.alone(lambda db: db.execute("VACUUM"))
         is_cut = cut_wal(database)
-        left = _found(database.path, wanted)
+        left = _found(database.path, needles)
     found = {database.path.name: len(left)} if left else {}
     for path in _files(home):
-        if path != database.path and (num := len(_found(path, wanted))):
+        if path != database.path and (num := len(_found(path, needles))):
             found[str(path.relative_to(home))] = num
     return Scrubbed(is_wal_cut=is_cut, is_vacuumed=is_vacuumed, masked=masked, found=found)
 
@@ -117,26 +103,47 @@ def _files(home: Path) -> Iterator[Path]:
             yield path
 
 
-def _found(path: Path, needles: Collection[bytes]) -> list[bytes]:
+def _found(path: Path, needles: Needles) -> set[bytes]:
     """Return the needles that stand in a file."""
     try:
-        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as content:
-            return [needle for needle in needles if content.find(needle) >= 0]
-    except (OSError, ValueError):  # it is gone, or empty
-        return []
+        with path.open("rb") as file:
+            return {needle for _, needle in _places(file, needles)}
+    except OSError:  # it is gone
+        return set()
 
 
-def _mask(path: Path, needles: Collection[bytes]) -> int:
+def _mask(path: Path, needles: Needles) -> int:
     """Overwrite needles where they stand; return at how many places."""
-    num = 0
+    num = masked_to = 0
     try:
-        with path.open("r+b") as file, mmap.mmap(file.fileno(), 0) as content:
-            for needle in needles:
-                at = content.find(needle)
-                while at >= 0:
-                    content[at : at + len(needle)] = MASK * len(needle)
-                    num += 1
-                    at = content.find(needle, at + len(needle))
-    except (OSError, ValueError):  # it is gone, empty, or not ours to change
+        with path.open("r+b") as file:
+            for at, needle in _places(file, needles):
+                end = at + len(needle)
+                if end <= masked_to:  # it is part of a longer one
+                    continue
+                file.seek(at)
+                file.write(MASK * len(needle))
+                num, masked_to = num + 1, end
+    except OSError:  # it is gone, or not ours to change
         return num
     return num
+
+
+def _places(file: IO[bytes], needles: Needles) -> Iterator[tuple[int, bytes]]:
+    """Yield where needles begin in a file, which is read piece by piece."""
+    if not needles.longest:
+        return
+    start, held = 0, b""  # the file's content from ``start`` on
+    while piece := _read(file, start + len(held)):
+        held += piece
+        is_last = len(piece) < CHUNK_BYTES
+        decided = len(held) if is_last else max(0, len(held) - needles.longest + 1)
+        for at, needle in needles.places(held):
+            if at < decided:
+                yield start + at, needle
+        start, held = start + decided, held[decided:]
+
+
+def _read(file: IO[bytes], at: int) -> bytes:
+    file.seek(at)
+    return file.read(CHUNK_BYTES)

@@ -16,6 +16,7 @@ from memory.skill_writes import (
     NEWEST_CHANGE,
     NEWEST_VECTORS,
     PERSON,
+    SKILL_SEEN,
     SkillRow,
     blob,
     has_others,
@@ -112,7 +113,7 @@ class SkillStore:
 
     def rows_of(self, sight: Sight) -> list[SkillRow]:
         """Return the skills that are no part of another."""
-        sql = f"SELECT * FROM skills WHERE merged_into IS NULL AND {sight.clause} ORDER BY id"
+        sql = f"{SKILL_SEEN} WHERE merged_into IS NULL AND {sight.clause} ORDER BY id"
         return [rows.decode(SkillRow, row) for row in self._db.read(sql)]
 
     def members(self, skill_id: int, embedder: str, limit: int) -> list[tuple[str, bytes]]:
@@ -167,11 +168,11 @@ class SkillStore:
                     ORDER BY id DESC LIMIT ?)"""
         return self._db.read(sql, (characters, limit))
 
-    def placed_by_others(self, embedder: str) -> list[int]:
-        """Return the skills whose centroid is another embedder's."""
-        sql = """SELECT id FROM skills WHERE embedder IS NOT ? AND merged_into IS NULL
+    def placed_by_others(self, embedder: str) -> list[dict[str, Any]]:
+        """Return id and tenant of the skills whose centroid is another embedder's."""
+        sql = """SELECT id, tenant FROM skills WHERE embedder IS NOT ? AND merged_into IS NULL
             AND centroid IS NOT NULL"""
-        return [int(row["id"]) for row in self._db.read(sql, (embedder,))]
+        return self._db.read(sql, (embedder,))
 
     def move(self, skill_id: int, *, embedder: str, centroid_D: Vector, count: int) -> None:
         """Set where a skill lies; waits for the commit."""
@@ -184,10 +185,12 @@ class SkillStore:
 
         Raises:
             NotFoundError: there is none of this id.
+            ConflictError: it became part of another meanwhile.
         """
         known = self.get(skill_id)
 
         def write(db: Transaction) -> None:
+            require_unmerged(db, known.id)
             db.execute(
                 """UPDATE skills SET title = COALESCE(?, title), policy = COALESCE(?, policy),
                     is_kept = is_kept OR ? WHERE id = ?""",

@@ -30,6 +30,8 @@ NEWEST_VECTORS = """
             WHERE t.skill_id = ? AND v.embedder = ? AND v.vector IS NOT NULL
     ) ORDER BY created_at DESC LIMIT ?
 """
+SKILL_SEEN = """SELECT *, EXISTS (
+    SELECT 1 FROM skill_guidelines g WHERE g.skill_id = skills.id) AS has_guideline FROM skills"""
 NEWEST_CHANGE = "SELECT COALESCE(MAX(id), 0) AS id FROM skill_history"
 
 
@@ -38,7 +40,7 @@ class SkillRow:
     """What the regrouping reads of a skill.
 
     Example:
-        ``SkillRow(id=2, title="multiplication", policy=SkillPolicy.LEARN, …)``
+        ``SkillRow(id=2, title="multiplication", policy=SkillPolicy.LEARN, has_guideline=False, …)``
     """
 
     id: int
@@ -47,6 +49,13 @@ class SkillRow:
     task_key: str | None
     is_kept: bool
     key_terms: Sequence[str]
+    has_guideline: bool
+
+    @property
+    def is_fixed(self) -> bool:
+        """Say whether a person's word keeps the system from splitting, merging and renaming it."""
+        is_named = self.is_kept or self.task_key is not None
+        return is_named or self.has_guideline or self.policy is not SkillPolicy.LEARN
 
 
 def note(
@@ -108,9 +117,7 @@ def save_skill(
     )
 
 
-def place(
-    db: Transaction, ids: Sequence[str], skill_id: int | None, *, was: int | None = None
-) -> int:
+def place(db: Transaction, ids: Sequence[str], skill_id: int, *, was: int | None = None) -> int:
     """Put episodes, and the tasks derived from them, and tasks under a skill; inside a write.
 
     What has left the skill ``was`` (None: the pen) meanwhile stays where it is.
@@ -121,18 +128,33 @@ def place(
     num_placed = 0
     for id in ids:
         values = (skill_id, id, was)
-        num_placed += db.execute(
+        is_placed = db.execute(
             "UPDATE episodes SET skill_id = ? WHERE id = ? AND skill_id IS ?", values
         ).rowcount
+        if is_placed:
+            derived = (skill_id, f"episode:{id}")
+            db.execute("UPDATE tasks SET skill_id = ? WHERE origin = ?", derived)
+        num_placed += is_placed
         num_placed += db.execute(
             "UPDATE tasks SET skill_id = ? WHERE id = ? AND skill_id IS ?", values
         ).rowcount
-        db.execute("UPDATE tasks SET skill_id = ? WHERE origin = ?", (skill_id, f"episode:{id}"))
     return num_placed
 
 
+def num_waiting(db: Transaction, episode_ids: Sequence[str]) -> int:
+    """Return how many of the episodes are still in the pen; inside a write."""
+    sql = "SELECT COUNT(*) AS n FROM episodes WHERE id = ? AND skill_id IS NULL"
+    return sum(next(db.query(sql, (id,)))["n"] for id in episode_ids)
+
+
 def merge(db: Transaction, part: int, whole: int, *, actor: str) -> None:
-    """Move all that a skill has to another, which it is from then on; inside a write."""
+    """Move all that a skill has to another, which it is from then on; inside a write.
+
+    The other's guideline is the guideline of both, unless only this one has one.
+    """
+    db.execute(
+        "UPDATE OR IGNORE skill_guidelines SET skill_id = ? WHERE skill_id = ?", (whole, part)
+    )
     db.execute("UPDATE episodes SET skill_id = ? WHERE skill_id = ?", (whole, part))
     db.execute("UPDATE tasks SET skill_id = ? WHERE skill_id = ?", (whole, part))
     db.execute(
@@ -213,7 +235,7 @@ def rows_by_id(db: Transaction, skill_ids: Iterable[int]) -> list[SkillRow]:
     """Return skills as the regrouping reads them; inside a write."""
     ids = list(skill_ids)
     marks = ", ".join("?" * len(ids))
-    found = db.query(f"SELECT * FROM skills WHERE id IN ({marks})", ids)
+    found = db.query(f"{SKILL_SEEN} WHERE id IN ({marks})", ids)
     return [rows.decode(SkillRow, row) for row in found]
 
 

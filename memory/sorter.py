@@ -26,7 +26,9 @@ from memory.types import Episode, TaskSpec
 SAMPLE = 16
 """Texts on which a skill's place is measured again after a change of embedder."""
 RENEWED = 500
-"""Vectors of another embedder that are replaced at once."""
+"""Vectors of another embedder that are replaced in one look."""
+SLICE = 16
+"""Texts embedded at once: a third of a second of a core, for which a request's recall may wait."""
 
 
 class SkillsMovedError(ConflictError):
@@ -87,14 +89,17 @@ class Sorter:
             EmbeddingError: it cannot be loaded.
         """
         self._embedder.embed(["warm up"])
-        for skill_id in self._store.skills.placed_by_others(self._embedder.id):
-            texts = self._store.skills.newest_texts_of(skill_id, SAMPLE)
-            embeddings = self._embedder.embed([self._shared_by(None).without([t]) for t in texts])
+        for skill in self._store.skills.placed_by_others(self._embedder.id):
+            texts = self._store.skills.newest_texts_of(skill["id"], SAMPLE)
+            embeddings = self._embed([self.task_of(skill["tenant"], text) for text in texts])
             vectors = [one.vector_D for one in embeddings if one.vector_D is not None]
             if vectors:
                 centroid_D = np.mean(vectors, axis=0).astype(np.float32)
                 self._store.skills.move(
-                    skill_id, embedder=self._embedder.id, centroid_D=centroid_D, count=len(vectors)
+                    skill["id"],
+                    embedder=self._embedder.id,
+                    centroid_D=centroid_D,
+                    count=len(vectors),
                 )
         self.read()
 
@@ -177,10 +182,16 @@ class Sorter:
             text = self._task_of_episode(row)
             if text_key(text) != row["text_key"]:
                 texts[row["id"]] = text
-        embeddings = self._embed(list(texts.values()))
+        found = list(texts.items())
+        for at in range(0, len(found), SLICE):
+            self._renew(found[at : at + SLICE])
+        return len(found)
+
+    def _renew(self, texts: Sequence[tuple[str, str]]) -> None:
+        embeddings = self._embed([text for _, text in texts])
 
         def write(db: Transaction) -> None:
-            for (id, text), embedding in zip(texts.items(), embeddings, strict=True):
+            for (id, text), embedding in zip(texts, embeddings, strict=True):
                 set_vector(
                     db,
                     id,
@@ -190,19 +201,19 @@ class Sorter:
                     text_key=text_key(text),
                 )
 
-        if texts:
-            self._store.database.write(write)
-            self.distrust()  # the pen in memory has the old vectors
-        return len(texts)
+        self._store.database.write(write)
+        self.distrust()  # the pen in memory has the old vectors
 
     def _task_of_episode(self, row: Mapping[str, Any]) -> str:
-        calls = self._store.episodes.calls(row["id"], limit=1)
+        calls = self._store.episodes.call_texts(row["id"], limit=1)
         messages = calls[0].request.get("messages", ()) if calls else ()
         return self._shared_by(row["tenant"]).without(asked(messages, row["task_text"]))
 
     def save_episode(self, db: Transaction, found: Sorted) -> None:
         """Store where an episode belongs; inside a write."""
         self._save_skill(db, found.assignment)
+        if found.skill_id is not None:
+            place(db, (found.id, *found.assignment.founders), found.skill_id)
         set_skill(
             db,
             found.id,
@@ -212,7 +223,6 @@ class Sorter:
             missing_reason=found.embedding.reason,
             text_key=text_key(found.text),
         )
-        place(db, (found.id, *found.assignment.founders), found.skill_id)
 
     def save_task(self, db: Transaction, found: Sorted) -> None:
         """Store where a task belongs; inside a write."""

@@ -85,9 +85,10 @@ class TaskStore:
         found = self._db.read(sql, (after or "", skill, skill, limit))
         return [row | {"messages": rows.loads(row["messages"])} for row in found]
 
-    def count(self) -> int:
+    def count(self, sight: Sight = EVERYTHING) -> int:
         """Return how many tasks there are."""
-        return int(self._db.read("SELECT COUNT(*) AS n FROM tasks")[0]["n"])
+        found = self._db.read(f"SELECT COUNT(*) AS n FROM tasks WHERE {sight.clause}")
+        return int(found[0]["n"])
 
 
 def add_task(db: Transaction, task: TaskSpec) -> bool:
@@ -104,10 +105,16 @@ def add_task(db: Transaction, task: TaskSpec) -> bool:
 def replace_derived(db: Transaction, task: TaskSpec) -> None:
     """Store a task derived from an episode in place of what was derived from it before.
 
-    A correction says that the earlier reference was wrong. Runs inside a write.
+    A correction says that the earlier reference was wrong. It goes where the episode is, if that
+    has found a skill. Runs inside a write.
     """
     db.execute("DELETE FROM tasks WHERE origin = ? AND id != ?", (task.origin, task.id))
     add_task(db, task)
+    db.execute(
+        """UPDATE tasks SET skill_id = (SELECT skill_id FROM episodes WHERE id = ?)
+            WHERE id = ? AND origin = ?""",
+        (task.origin.removeprefix("episode:"), task.id, task.origin),
+    )
 
 
 def set_task_skill(db: Transaction, task_id: str, skill_id: int) -> None:

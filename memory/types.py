@@ -212,7 +212,7 @@ class Episode:
     learn: bool = True
     withheld: str | None = None  # why it is not learned from, where the caller did not say so
     revision: int = 1  # grows with every call and every feedback
-    digested_revision: int = 0  # the revision that skill, grades and outcome were worked out from
+    digested_revision: int = 0  # the revision that grades and outcome were worked out from
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -126,12 +126,12 @@ class EpisodeVectors:
         """Make the index agree with the rows, whatever it holds."""
         with self._lock:
             last_id = self._newest_id()
-            rows = set(self._row_ids())
+            rows = set(self._row_ids())  # some of them may be newer than that
             removed = self._index.remove_all(self._index.ids - rows)
             missing = np.array(sorted(rows - self._index.ids), dtype=np.int64)
             for start in range(0, len(missing), CHUNK):
                 self._add(self._rows_of(missing[start : start + CHUNK].tolist()))
-            self._last_id = last_id
+            self._last_id = max(last_id, max(rows, default=0))
             self._num_unsaved += removed
 
     def follow(self) -> None:
@@ -150,7 +150,8 @@ class EpisodeVectors:
     def maintain(self) -> None:
         """Follow the rows, train an index that was outgrown, and keep the file up to date.
 
-        To be called from a thread every few minutes; searching goes on meanwhile.
+        To be called from a thread every few minutes; searching goes on meanwhile, and finds what
+        came while the file is written once it is written.
         """
         self.reconcile()
         if self._is_outgrown():
@@ -233,8 +234,9 @@ class EpisodeVectors:
         return self._db.read(f"SELECT id, vector FROM vectors WHERE id IN ({marks})", tuple(ids))
 
     def _add(self, found: Sequence[dict[str, Any]]) -> None:
-        """Put rows into the index, except vectors that point nowhere."""
-        self._num_unsaved += _add(self._index, found, self._dimension)
+        """Put rows into the index, except vectors that point nowhere and those that are in it."""
+        fresh = [row for row in found if row["id"] not in self._index]
+        self._num_unsaved += _add(self._index, fresh, self._dimension)
 
     def _is_outgrown(self) -> bool:
         index = self._index

@@ -52,6 +52,10 @@ def test_the_command_line_wins_over_the_environment_and_that_over_the_file(tmp_p
         ),
         ("[engine]\nextra_args = ['--port', '1']", "engine.extra_args.*--port is set"),
         ("[server]\nhost = '0.0.0.0'", "auth.admin_keys"),
+        ("[auth]\nadmin_keys = ['']", "a key is empty"),
+        ("[auth]\nuser_keys = ['a', ' ']", "a key is empty"),
+        ("[auth.tenants]\nacme = ['']", "a key is empty"),
+        ("[auth.tenants]\nacme = []", "tenant 'acme' has no key"),
     ],
 )
 def test_what_is_wrong_is_named(tmp_path, toml, says):

@@ -1,4 +1,5 @@
 import itertools
+import threading
 from typing import Any
 
 import pytest
@@ -6,6 +7,8 @@ import pytest
 from agent.placement import Asked, Place, Placement
 from agent.quotes import QuoteIndex, Source, answered_texts, asked_texts
 from agent.running_requests import RunningRequests
+from memory.erasure_scope import Scope
+from memory.privacy import Privacy
 from memory.types import CallStatus, Edge, Message, utc_now
 from tests import records
 
@@ -114,6 +117,79 @@ async def test_a_fork_is_seen_while_the_other_branch_still_runs(harness):
     history = [user(TASK), said(ANSWER)]
     harness.placement.place(Asked(messages=[*history, user("Go on.")]))
     assert harness.placement.place(Asked(messages=[*history, user("Stop.")])).edge is Edge.FORK
+
+
+async def test_each_user_of_a_session_has_episodes_of_their_own(store, harness):
+    ids = []
+    for name, text in (("ann", TASK), ("bob", SUBTASK), ("ann", SUMMARY), ("bob", TASK)):
+        _, place = await harness.ask([user(text)], said("x"), session="s", user=name)
+        assert (place.episode.user, place.asked.session) == (name, "s")
+        ids.append(place.episode.id)
+    assert ids[0] == ids[2] != ids[1] == ids[3]
+    _, nobody = await harness.ask([user("Go on.")], said("x"), session="s")
+    assert nobody.episode.id == ids[1], "who names no user joins the session's newest episode"
+
+
+async def test_each_user_of_a_session_is_told_apart_while_both_are_answered(harness):
+    places = [
+        harness.placement.place(Asked(messages=[user(text)], session="s", user=name))
+        for name, text in (("ann", TASK), ("bob", SUBTASK), ("ann", SUMMARY))
+    ]
+    ids = [place.episode.id for place in places]
+    assert ids[0] == ids[2] != ids[1]
+
+
+async def test_an_answer_to_another_user_is_not_continued_in_their_episode(store, harness):
+    _, begun = await harness.ask([user(TASK)], said(ANSWER), user="ann")
+    [named] = store.episodes.calls(begun.episode.id)
+    _, own = await harness.ask([user("Go on.")], said("x"), continues=named)
+    _, theirs = await harness.ask([user("Go on.")], said("x"), continues=named, user="bob")
+    assert own.episode.id == begun.episode.id != theirs.episode.id
+    assert theirs.episode.user == "bob"
+
+
+@pytest.mark.parametrize("reference", ["plain", "bob@example.com", "4242 4242 4242 4242"])
+async def test_a_session_goes_on_with_a_reference_of_which_a_mark_is_stored(store, reference):
+    before = Harness(store)
+    told = {"session": "s", "reference": reference}
+    _, first = await before.ask([user(TASK)], said("x"), **told)
+    _, second = await before.ask([user(SUBTASK)], said("x"), **told)
+    after_restart = Harness(store)
+    _, third = await after_restart.ask([user(SUMMARY)], said("x"), **told)
+    assert first.episode.id == second.episode.id == third.episode.id
+    _, other = await after_restart.ask([user("x")], said("x"), session="s", reference="no")
+    assert other.episode.id != first.episode.id
+
+
+async def test_a_long_text_is_cleaned_beside_the_event_loop(store, monkeypatch):
+    cleaned_in = set()
+    kept = Privacy.kept
+
+    def noted(privacy, episode, calls):
+        cleaned_in.add(threading.current_thread() is threading.main_thread())
+        return kept(privacy, episode, calls)
+
+    monkeypatch.setattr(Privacy, "kept", noted)
+    harness = Harness(store)
+    for size, in_main_thread in ((100, True), (200_000, False)):
+        cleaned_in.clear()
+        text = "word " * (size // 5) + "bob@example.com"
+        id, _ = await harness.ask([user(text)], said("x"))
+        assert cleaned_in == {in_main_thread}
+        assert store.episodes.call(id).request["messages"][0]["content"].endswith("]")
+
+
+async def test_what_runs_within_a_scope_is_known(harness):
+    first = harness.placement.place(Asked(messages=[user(TASK)], session="s", user="ann"))
+    acme = harness.placement.place(Asked(messages=[user(TASK)], session="s", tenant="acme"))
+    running = harness.placement.running
+    assert running(Scope(session="s")) == {first.episode.id, acme.episode.id}
+    assert running(Scope(session="s", tenant="acme")) == {acme.episode.id}
+    assert running(Scope(user="ann")) == running(Scope(episode=first.episode.id))
+    assert running(Scope(user="ann")) == {first.episode.id}
+    assert running(Scope(tenant="bolt")) == set()
+    harness.placement.forget([first.episode.id])
+    assert running(Scope(session="s")) == {acme.episode.id}
 
 
 async def test_a_repeated_request_is_a_sibling(harness):

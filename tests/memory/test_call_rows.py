@@ -16,6 +16,7 @@ from memory.store import Store
 from memory.types import Call, CallStatus, Edge
 from tests import records
 
+NO_TOKENS = dict.fromkeys(("prompt_token_ids", "completion_token_ids", "sampler_logprobs"))
 LONG_TEXT = "The ferry left the harbour at nine with its lamps lit. " * 8
 TOOLS = [{"type": "function", "function": {"name": "look", "description": LONG_TEXT}}]
 
@@ -50,6 +51,27 @@ async def record(store: Store, *calls: Call) -> None:
 
 def row_of(store: Store, call_id: str) -> dict[str, Any]:
     return store.database.read("SELECT * FROM calls WHERE id = ?", (call_id,))[0]
+
+
+async def test_what_was_said_is_read_without_a_look_at_the_tokens(store, monkeypatch):
+    calls = conversation(12)
+    await record(store, *calls)
+    monkeypatch.setattr(tokens, "decode_ids", None)
+    monkeypatch.setattr(tokens, "decode_logprobs", None)
+    read = store.episodes.call_texts("ep_1")
+    assert read == [dataclasses.replace(call, **NO_TOKENS) for call in calls]
+    assert store.episodes.call_texts("ep_1", limit=5) == read[:5]
+
+
+async def test_answers_come_newest_first_and_only_where_there_is_one(store):
+    first = turn(0)
+    failed = turn(1, first, message=None, status=CallStatus.ERROR)
+    last = turn(2, first, learn=False)
+    await record(store, first, failed, last)
+    assert store.episodes.answers("ep_1") == [
+        {"id": call.id, "status": "ok", "learn": call.learn, "message": call.message}
+        for call in (last, first)
+    ]
 
 
 async def test_a_conversation_reads_back_equal_whole_and_call_by_call(store):
@@ -258,6 +280,9 @@ def test_any_tree_reads_back_byte_for_byte(store, calls):
     assert read == calls
     assert [orjson.dumps(one.request) for one in read] == [orjson.dumps(c.request) for c in calls]
     assert [store.episodes.call(call.id) for call in calls] == calls
+    assert store.episodes.call_texts(episode_id) == [
+        dataclasses.replace(c, **NO_TOKENS) for c in calls
+    ]
 
 
 def test_a_row_that_names_no_base_is_read_as_it_is():

@@ -176,6 +176,54 @@ def test_a_log_that_a_reader_held_long_is_cut_when_it_ends(database):
     assert len(texts(database)) == 70
 
 
+def test_a_log_is_cut_however_busy_the_thread_is_that_makes_checkpoints(database, monkeypatch):
+    monkeypatch.setattr("memory.database.MAX_WAL_BYTES", 0)
+    done = threading.Event()
+
+    def move() -> None:
+        while not done.is_set():
+            database._checkpoints.move()
+
+    mover = threading.Thread(target=move)
+    mover.start()
+    for _ in range(30):
+        database.write(add_note("x" * 2**18))
+        assert database.bound_wal()
+    done.set()
+    mover.join()
+
+
+@pytest.fixture
+def small_log(tmp_path, monkeypatch):
+    """Return a database whose log is cut past 4 MiB."""
+    monkeypatch.setattr("memory.database.MAX_WAL_BYTES", 2**20)
+    monkeypatch.setattr("memory.database.MUST_CUT_BYTES", 2**22)
+    database = Database(tmp_path / "denizen.db")
+    database.write(lambda db: db.execute("CREATE TABLE notes (id INTEGER PRIMARY KEY, text TEXT)"))
+    yield database
+    database.close()
+
+
+def test_a_log_stays_bounded_under_writes_without_a_pause(small_log):
+    sizes = []
+    for _ in range(100):
+        small_log.write(add_note("x" * 2**18))
+        sizes.append(small_log.wal_bytes)
+    assert max(sizes) < 6 * 2**20
+    assert len(texts(small_log)) == 100
+
+
+def test_a_reader_in_the_way_is_not_waited_for_after_each_commit(small_log, monkeypatch):
+    tries: list[int] = []
+    monkeypatch.setattr(
+        "memory.database._truncate_wal", lambda _: tries.append(small_log.wal_bytes)
+    )
+    for _ in range(40):
+        small_log.write(add_note("x" * 2**18))
+    small_log.write(lambda db: None)  # the last try comes after its commit was told
+    assert 4 <= len(tries) <= 8  # 10 MiB: at 4 MiB, then at each further one
+
+
 def test_fifty_writers_and_another_program_are_never_told_that_the_database_is_locked(database):
     reader = sqlite3.connect(database.path)
     reader.execute("BEGIN")

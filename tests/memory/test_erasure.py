@@ -9,20 +9,24 @@ from typing import Any
 import numpy as np
 import pytest
 
+from memory import rows
 from memory.database import Transaction
 from memory.episode_store import CallKeys, set_grades
 from memory.eraser import Eraser
-from memory.erasure import Scope
+from memory.erasure_scope import Scope
 from memory.errors import ConflictError, InvalidRequestError, NotFoundError
-from memory.scrubbing import needles_of
+from memory.needles import needles_of
+from memory.skill_writes import note
 from memory.store import Store
 from memory.task_store import add_task
+from memory.titles import title_of
 from memory.types import (
     EpisodeSource,
     Feedback,
     Grade,
     GradeKind,
     Outcome,
+    SkillEvent,
     VersionStatus,
 )
 from tests.records import NOON, call, episode, later, task, version
@@ -37,7 +41,10 @@ class Home:
         self.path = path
         self.store = Store(path / "denizen.db")
         self.forgotten: set[str] = set()
-        self.eraser = Eraser(self.store, path, forget=[self.forgotten.update])
+        self.running: set[str] = set()
+        self.eraser = Eraser(
+            self.store, path, running=lambda scope: self.running, forget=[self.forgotten.update]
+        )
 
     async def record(self, number: int, text: str = PLANTED, **fields: Any) -> str:
         """Record an episode of two calls with all that can hang on it; return its id."""
@@ -74,7 +81,10 @@ class Home:
                 (id, vector),
             )
             derived = task(
-                number, messages=({"role": "user", "content": text},), origin=f"episode:{id}"
+                number,
+                messages=({"role": "user", "content": text},),
+                origin=f"episode:{id}",
+                tenant=its.tenant,
             )
             add_task(db, derived)
 
@@ -318,6 +328,133 @@ async def test_what_was_recalled_elsewhere_goes_with_its_tokens(home):
     again = call(id="c9c", episode_id="ep_9", parent_id="c9b")
     await home.store.episodes.record(episode(id="ep_9"), [again], [None])
     assert home.store.episodes.call("c9c").prompt_token_ids == (1, 9, 8)
+
+
+async def test_what_is_recalled_of_erased_episodes_by_a_running_answer_is_not_stored(home):
+    await home.record(1)
+    await home.erase(episode="ep_1")
+    told = {
+        "block": f"quoted {PLANTED}",
+        "episodes": [{"id": "ep_1"}, {"id": "ep_2"}],
+        "skill": 1,
+        "message": 0,
+        "digest": "",
+    }
+    await home.store.episodes.record(
+        episode(id="ep_9"), [call(id="c9", episode_id="ep_9", recalled=told)], [None]
+    )
+    kept = home.store.episodes.call("c9")
+    assert (kept.recalled["block"], kept.recalled["episodes"]) == (None, [{"id": "ep_2"}])
+    assert kept.prompt_token_ids is kept.completion_token_ids is kept.sampler_logprobs is None
+    assert kept.not_learnable_reason == "erased"
+    assert home.files_with(PLANTED) == []
+
+
+async def test_an_erasure_that_was_cut_short_is_finished(home):
+    """The process dies after the first of two writes; no one asks again."""
+    for number in (1, 2):
+        await home.record(number, session="s1")
+    home.store.versions.add(version(1), ["ep_1"])
+    home.store.versions.add(version(2, parent="denizen-000001"), ["ep_2"])
+    erasure = home.eraser.erasure
+    erased = await erasure.begin(Scope(session="s1"), actor="test")
+    await erasure.mark(["ep_1", "ep_2"], erased)
+    await erasure.erase(["ep_1"], erased)
+    assert set(home.store.versions.taints()) == {"denizen-000001", "denizen-000002"}
+    home.store.close()
+
+    again = Home(home.path)
+    await again.eraser.finish()
+    assert again.count("episodes") == again.count("calls") == 0
+    assert again.forgotten == {"ep_2"}
+    [row] = again.eraser.erasure.all()
+    assert row["ended_at"] is not None
+    assert row["counts"]["episodes"] == 2
+    assert row["tainted"] == ["denizen-000001", "denizen-000002"]
+    assert again.store.versions.taints()["denizen-000002"]["num_episodes"] == 1
+    assert again.files_with(PLANTED) == []
+    await again.eraser.finish()
+    assert again.count("erasures") == 1
+    again.store.close()
+
+
+async def test_an_erasure_that_was_cut_short_before_its_first_write_is_closed(home):
+    await home.record(1)
+    await home.eraser.erasure.begin(Scope(episode="ep_1"), actor="test")
+    await home.eraser.finish()
+    [row] = home.eraser.erasure.all()
+    assert (row["ended_at"] is not None, row["counts"]) == (True, {})
+    assert home.count("episodes") == 1
+
+
+async def test_an_episode_that_is_not_recorded_yet_never_will_be(home):
+    home.running = {"ep_1"}
+    told = await home.erase(session="s1")
+    assert told["counts"].get("episodes", 0) == 0
+    await home.store.episodes.record(episode(session="s1"), [call()], [None])
+    assert home.count("episodes") == home.count("calls") == 0
+    with pytest.raises(NotFoundError):
+        home.running = set()
+        await home.erase(episode="ep_1")
+
+
+def make_skill(number: int, title: str, **fields: Any):
+    def write(db: Transaction) -> None:
+        row = {
+            "id": number,
+            "title": title,
+            "created_at": "2026-01-01T12:00:00+00:00",
+            "policy": "learn",
+            "embedder": "e",
+            "centroid": np.ones(4, dtype="<f4").tobytes(),
+            "centroid_count": 1,
+        }
+        rows.insert(db, "skills", row | fields)
+
+    return write
+
+
+async def test_words_of_the_erased_go_from_every_skill_of_the_tenant(home):
+    """Whoever named it: a person who split a skill kept the old title for the rest."""
+    await home.record(1, "divorce of quentinsmith, hearing")
+    await home.record(2, "sums of numbers")
+    await home.record(3, "divorce of quentinsmith", tenant="acme")
+    for number, fields in {
+        1: {"title": "court things"},
+        2: {"title": "divorce quentinsmith hearing", "is_kept": 1},
+        3: {"title": "divorce", "key_terms": '["quentinsmith", "numbers"]', "is_kept": 1},
+        4: {"title": "divorce quentinsmith", "tenant": "acme"},
+    }.items():
+        await home.store.database.write_async(make_skill(number, **fields))
+
+    def rename(db: Transaction) -> None:
+        db.execute("UPDATE episodes SET skill_id = 1 WHERE id = 'ep_1'")
+        db.execute("UPDATE episodes SET skill_id = 2 WHERE id = 'ep_2'")
+        for skill_id, detail in ((3, "divorce quentinsmith -> divorce"), (2, "numbers -> sums")):
+            note(db, skill_id, "person", SkillEvent.RENAMED, detail=detail)
+
+    await home.store.database.write_async(rename)
+    await home.erase(episode="ep_1")
+    skills = {one.id: one for one in home.store.skills.all()}
+    assert skills[1].title == "court things"
+    assert skills[2].title == title_of(["about sums of numbers"])
+    assert (skills[3].title, *skills[3].key_terms) == ("skill 3", "numbers")
+    assert skills[4].title == "divorce quentinsmith"  # another tenant's own word
+    details = {
+        number: [one.detail for one in home.store.skills.history(number) if one.detail]
+        for number in (2, 3)
+    }
+    assert details == {2: ["numbers -> sums"], 3: []}
+
+
+async def test_a_skill_lies_nowhere_when_what_it_was_measured_on_is_gone(home):
+    await home.record(1)
+    await home.store.database.write_async(make_skill(1, "a"))
+    await home.store.episodes.record(episode(id="ep_2"), [call(id="x", episode_id="ep_2")], [None])
+    await home.store.database.write_async(lambda db: db.execute("UPDATE episodes SET skill_id = 1"))
+    await home.erase(episode="ep_1")  # the other has no vector
+    [row] = home.store.database.read("SELECT centroid, centroid_count FROM skills")
+    assert row == {"centroid": None, "centroid_count": 0}
 
 
 async def test_a_skill_is_not_named_after_what_was_erased(home):

@@ -1,3 +1,4 @@
+import io
 import threading
 from itertools import pairwise
 
@@ -7,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from memory.index import Neighbour, VectorIndex, VectorIndexError
+from memory.index import CompactIndex, Neighbour, VectorIndex, VectorIndexError
 
 DIMENSION = 4
 
@@ -132,3 +133,35 @@ def test_readers_never_see_an_id_half_replaced() -> None:
     reader.join()
     assert seen
     assert set(seen) == {2}
+
+
+class _SearchedMeanwhile(io.BytesIO):
+    """A file; while it is written, another thread searches."""
+
+    def __init__(self, index: VectorIndex) -> None:
+        super().__init__()
+        self._index = index
+        self.num_found: list[int] = []
+        self.has_waited = False
+
+    def write(self, chunk: bytes) -> int:  # type: ignore[override]
+        def search() -> None:
+            self.num_found.append(len(self._index.search(X, limit=2)))
+
+        reader = threading.Thread(target=search, daemon=True)
+        reader.start()
+        reader.join(0 if self.has_waited else 5)
+        self.has_waited |= reader.is_alive()
+        return super().write(chunk)
+
+
+def test_an_index_is_searched_while_it_is_written() -> None:
+    vectors_ND = np.random.default_rng(7).normal(size=(80, DIMENSION)).astype(np.float32)
+    index = CompactIndex.train(vectors_ND, 80)
+    index.add_all(np.arange(80), vectors_ND)
+    file = _SearchedMeanwhile(index)
+    index.write(file)
+    assert not file.has_waited
+    assert set(file.num_found) == {2}
+    file.seek(0)
+    assert CompactIndex.read(file, 80).ids == index.ids

@@ -1,6 +1,7 @@
 """What is a secret by its form, and what only looks like one."""
 
 import random
+import time
 
 import pytest
 from reasoning_gym.factory import DATASETS
@@ -36,6 +37,15 @@ IN_PLACE = [
     ("postgres://app:hunter2@db.example/x", "postgres://app:", "hunter2"),
     ("GET /p?api_key=abcd1234&page=2", "GET /p?api_key=", "abcd1234"),
     ("my phone number is 0170 1234567.", "my phone number is ", "0170 1234567"),
+    ("phone = +4917012345678 at home", "phone = ", "+4917012345678"),
+    ("phone: 202.555.0123", "phone: ", "202.555.0123"),
+    ('call("+12025550123")', 'call("', "+12025550123"),
+    ("api_key = abcd1234efgh5678.", "api_key = ", "abcd1234efgh5678"),
+    ("api_key = 'ya29.a0AfH6SMB-x7'", "api_key = '", "ya29.a0AfH6SMB-x7"),
+    (r"{\"api_key\": \"abcd1234efgh5678\"}", r"{\"api_key\": \"", "abcd1234efgh5678"),
+    (r"is:\nsk-proj-abcDEF1234567890abcd", r"is:\n", "sk-proj-abc"),
+    (r"is:\nAKIAIOSFODNN7EXAMPLE", r"is:\n", "AKIA"),
+    (r"at\nbob@example.com", r"at\n", "bob@"),
 ]
 HARMLESS = [
     "12345678 * 3",
@@ -52,7 +62,44 @@ HARMLESS = [
     "@pytest.mark.parametrize",
     "x = a@b",
     "[1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12]",
+    "api_key = config2.get_value(name)",
+    "access_token = response1.json_body",
+    "auth_token=request.headers2",
+    "client_secret: settings.v2.client_secret",
+    "secret_key = derive_key_v2(password)",
+    "A@B.transpose(0)",
+    "x@y.shape",
+    "w@x.to(1)",
+    "x@y.at.numpy",
+    "x = +1234567890",
+    "y = f(a, +12345678901)",
+    "version 100.200.3000",
+    "sk-button-primary-2",
+    "sk-learn-pipeline-v2",
+    "postgres://app:{password}@db.example/x",
 ]
+LONG_FORMS = {
+    "a scheme": lambda size: "deadbeef" * (size // 8) + " http://x",
+    "the beginning of a key": lambda size: "-----BEGIN PRIVATE KEY-----" * (size // 27),
+    "a key without end": lambda size: "-----BEGIN PRIVATE KEY-----" + "- -" * (size // 3),
+    "the beginning of a token": lambda size: "-eyJ" * (size // 4),
+    "the parts of a token": lambda size: "eyJabcdefgh." * (size // 12),
+    "sk": lambda size: "sk-" * (size // 3),
+    "key=": lambda size: "key=" * (size // 4),
+    "api_key=": lambda size: "api_key=a1" * (size // 10),
+    "key and spaces": lambda size: "key" + " " * size,
+    "bearer and spaces": lambda size: "Bearer " * (size // 14) + " " * (size // 2),
+    "digits": lambda size: "1" * size,
+    "digits and dashes": lambda size: "11111" + "-" * size,
+    "at": lambda size: "a@" * (size // 2),
+    "a host": lambda size: "a@" + "a." * (size // 2),
+    "a query": lambda size: "?" + "key" * (size // 3),
+    "telephones": lambda size: "tel 1" * (size // 5) + "1234567890",
+    "plus": lambda size: "+1 " * (size // 3),
+    "f(+": lambda size: "f(+12345678901" * (size // 14),
+    "URLs": lambda size: "a://" * (size // 4),
+    "passwords": lambda size: "a://b:" + "c" * size,
+}
 
 
 @pytest.mark.parametrize("secret", SECRETS)
@@ -77,6 +124,22 @@ def test_only_the_secret_part_is_replaced(text, before, secret):
 @pytest.mark.parametrize("text", HARMLESS)
 def test_what_only_looks_like_a_secret_stays(text):
     assert PatternRedactor().redact(text) == text
+
+
+@pytest.mark.parametrize("form", LONG_FORMS)
+def test_time_grows_no_faster_than_a_text(form):
+    """Four times the text takes about four times as long; sixteen where a run is read again."""
+    redactor = PatternRedactor()
+
+    def seconds(size: int) -> float:
+        text = LONG_FORMS[form](size)
+        began = time.perf_counter()
+        redactor.may_hold(text)
+        redactor.redact(text)
+        return time.perf_counter() - began
+
+    shorter, whole = (min(seconds(size) for _ in range(3)) for size in (250_000, 1_000_000))
+    assert whole < 9 * shorter
 
 
 def test_equal_secrets_get_equal_marks_and_others_different_ones():

@@ -1,3 +1,5 @@
+import tracemalloc
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -89,6 +91,40 @@ def test_text_of_another_skill_is_moved_there() -> None:
     first, second = look(groups)
     assert len(first.members) == 30
     assert {(1, 30), (1, 31)} <= {*second.members}
+
+
+def test_skills_of_two_policies_exchange_nothing_and_what_waits_joins_either() -> None:
+    strays = around(0, 2, seed=3)
+    groups = [
+        Group(skill_id=1, vectors_ND=around(0, 30), is_fixed=True, policy="paused"),
+        Group(skill_id=2, vectors_ND=around(0, 30, seed=1), policy="learn"),
+        Group(skill_id=3, vectors_ND=np.concatenate([around(1, 30), strays]), policy="paused"),
+    ]
+    found = {one.skill_id: one for one in look(groups, around(0, 6, seed=9))}
+    assert found.keys() == {1, 2, 3}
+    assert all(not one.absorbs for one in found.values())
+    homes = {skill: {was for was, _ in found[skill].members} for skill in (1, 2, 3)}
+    assert homes[2] <= {2, None}
+    assert {(2, row) for row in range(30)} <= {*found[2].members}
+    assert {(3, 30), (3, 31)} <= {*found[1].members}  # between two of one policy, texts move
+    waiting = [m for one in found.values() for m in one.members if m[0] is None]
+    assert sorted(waiting) == [(None, row) for row in range(6)]
+
+
+def test_thousands_of_skills_of_a_name_are_not_all_compared_with_each_other() -> None:
+    rng = np.random.default_rng(0)
+    points = rng.normal(size=(3_000, 1, D)).astype(np.float32)
+    points /= np.linalg.norm(points, axis=2, keepdims=True)
+    groups = [
+        Group(skill_id=number, vectors_ND=vectors_ND, is_fixed=True)
+        for number, vectors_ND in enumerate(points)
+    ]
+    tracemalloc.start()
+    found = look([*groups, Group(skill_id=3_000, vectors_ND=around(0, 30))])
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert len(found) >= 3_000
+    assert most < 40e6  # the distances of all to all are 72 MB, several times over
 
 
 def test_looking_again_changes_nothing() -> None:

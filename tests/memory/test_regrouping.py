@@ -7,12 +7,15 @@ import pytest
 import sqlite_utils
 
 from memory.database import Transaction
-from memory.errors import InvalidRequestError, NotFoundError
+from memory.errors import ConflictError, InvalidRequestError, NotFoundError
+from memory.guidelines import Guidelines
 from memory.schema import migrations
-from memory.skill_writes import SYSTEM, merge
+from memory.skill_writes import SYSTEM, merge, split_off
+from memory.skills import SkillsConfig
 from memory.store import Store
-from memory.types import SkillEvent, SkillPolicy
+from memory.types import Skill, SkillEvent, SkillPolicy
 from tests import records
+from tests.memory import sorting
 from tests.memory.sorting import Desk
 
 
@@ -103,6 +106,89 @@ def test_a_person_s_word_stays(desk: Desk, word: str) -> None:
     desk.regrouping.look()
     assert {*desk.skills().values()} == {1, 3}
     assert desk.store.skills.get(1).title == title
+
+
+def two_of_a_kind(desk: Desk) -> int:
+    """Split sums in two, as an unlucky order leaves them behind; return the part."""
+    ids = [id for id, skill in desk.skills().items() if skill == 1][:3]
+    return desk.store.database.write(lambda db: split_off(db, 1, ids, title="part", actor=SYSTEM))
+
+
+def test_paused_skill_stays_apart_and_keeps_its_texts_and_its_title(desk: Desk) -> None:
+    part = two_of_a_kind(desk)
+    desk.store.skills.update(part, title=None, policy=SkillPolicy.PAUSED)
+    before = desk.skills()
+    assert desk.regrouping.look() == {}
+    assert desk.skills() == before
+    kept = desk.store.skills.get(part)
+    assert (kept.title, kept.policy) == ("part", SkillPolicy.PAUSED)
+
+
+def test_skill_with_a_guideline_is_the_one_that_others_become_part_of(desk: Desk) -> None:
+    part = two_of_a_kind(desk)
+    guidelines = Guidelines(desk.store.database)
+    guidelines.set(part, "Count twice.")
+    desk.record("sum 7", "sum 8")
+    desk.regrouping.look()
+    assert desk.store.skills.get(1).id == part
+    assert guidelines.get(part) == "Count twice."
+    assert desk.store.skills.get(part).title == "part"
+
+
+@pytest.mark.parametrize(("own", "left"), [(None, "Count twice."), ("Mine.", "Mine.")])
+def test_guideline_of_a_skill_that_a_person_merges_moves_where_there_is_none(
+    desk: Desk, own: str | None, left: str
+) -> None:
+    guidelines = Guidelines(desk.store.database)
+    guidelines.set(2, "Count twice.")
+    if own is not None:
+        guidelines.set(1, own)
+    desk.store.skills.merge(2, into=1)
+    assert guidelines.get(1) == left
+    with pytest.raises(ConflictError, match="has become part of skill 1"):
+        guidelines.set(2, "Too late.")
+
+
+def test_pause_of_a_skill_that_is_merged_meanwhile_is_a_conflict_and_not_lost(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    get = desk.store.skills.get
+
+    def meanwhile(skill_id: int) -> Skill:
+        known = get(skill_id)
+        monkeypatch.undo()
+        desk.store.database.write(partial(_merge, part=2, whole=1))
+        return known
+
+    monkeypatch.setattr(desk.store.skills, "get", meanwhile)
+    with pytest.raises(ConflictError, match="skill 2 has become part of skill 1"):
+        desk.store.skills.update(2, title=None, policy=SkillPolicy.PAUSED)
+    assert get(1).policy is SkillPolicy.LEARN
+
+
+def test_what_found_a_skill_during_a_look_founds_no_second_one_and_tasks_stay_with_it(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sorting, "CONFIG", SkillsConfig(min_founders=3, threshold=0.99999))
+    ids = Desk(store).record("sum 0", "sum 1", "sum 2", "sum 3")
+    store.tasks.add([records.task(n, origin=f"episode:{id}") for n, id in enumerate(ids)])
+    monkeypatch.undo()
+    desk = Desk(store)
+    texts = desk.regrouping._texts
+
+    def meanwhile(view: object) -> object:
+        desk.record("sum 9")  # founds a skill with two of those that wait
+        return texts(view)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(desk.regrouping, "_texts", meanwhile)
+    assert desk.regrouping.look() == {}
+    episodes = desk.skills()
+    assert sorted(map(str, episodes.values())) == ["1", "1", "1", "None", "None"]
+    for row in store.database.read("SELECT origin, skill_id FROM tasks"):
+        assert row["skill_id"] == episodes[row["origin"].removeprefix("episode:")]
+    monkeypatch.undo()
+    desk.regrouping.look()
+    assert {*desk.skills().values()} == {1}
 
 
 def test_what_a_person_does_meanwhile_wins(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,9 +7,11 @@ import pytest
 
 from memory.database import MemoryConfig
 from memory.episode_store import set_grades, set_skill
+from memory.errors import StoreError
 from memory.retention import Retention
 from memory.store import Store
 from memory.types import (
+    CycleState,
     EpisodeSource,
     Feedback,
     Grade,
@@ -102,6 +104,84 @@ def test_what_is_not_digested_yet_and_what_a_cycle_practises_stays(store):
         lambda db: db.execute("UPDATE episodes SET digested_revision = 0 WHERE id = 'ep_2'")
     )
     assert enforce(store, keep_days=5, max_gib=1e-9) == 0
+
+
+def skill(store: Store, skill_id: int) -> None:
+    sql = """INSERT INTO skills (id, title, created_at, policy, centroid_count)
+        VALUES (?, 'sums', '', 'auto', 0)"""
+    store.database.write(lambda db: db.execute(sql, (skill_id,)))
+
+
+def test_what_a_running_cycle_practises_on_stays_until_it_ends(store):
+    put(store, "ep_1")
+    store.tasks.add([records.task(1, origin="episode:ep_1")])
+    store.cycles.start(records.cycle(id="cycle_1", skill_ids=()))
+    practice = {"source": EpisodeSource.PRACTICE, "task_id": "task_0001", "cycle_id": "cycle_1"}
+    put(store, "ep_2", timedelta(0), **practice)
+    assert enforce(store, keep_days=5, max_gib=1e-9) == 0
+    assert store.tasks.count() == 1
+    store.cycles.end("cycle_1", CycleState.NO_SIGNAL, "nothing learned", receipt={})
+    assert enforce(store, keep_days=5) == 2
+    assert store.tasks.count() == 0
+
+
+@pytest.mark.parametrize(("task_skill", "num_gone"), [(1, 0), (2, 0), (3, 1), (None, 1)])
+def test_a_task_that_a_running_cycle_may_draw_stays(store, task_skill, num_gone):
+    for skill_id in (1, 2, 3):
+        skill(store, skill_id)
+    store.cycles.start(records.cycle(id="cycle_1", skill_ids=(1,)))
+    store.database.write(lambda db: db.execute("UPDATE skills SET merged_into = 2 WHERE id = 1"))
+    put(store, "ep_1")
+    store.tasks.add([records.task(1, origin="episode:ep_1", skill_id=task_skill)])
+    assert enforce(store, keep_days=5) == num_gone
+    assert store.tasks.count() == 1 - num_gone
+
+
+@pytest.mark.parametrize("came", ["feedback", "call"])
+def test_what_comes_while_an_episode_is_about_to_go_saves_it(store, monkeypatch, came):
+    put(store, "ep_1")
+    read = store.database.read
+
+    def read_and_then_it_comes(sql: str, values: tuple[Any, ...] = ()) -> list[dict[str, Any]]:
+        found = read(sql, values)
+        monkeypatch.setattr(store.database, "read", read)
+        if came == "feedback":
+            said = Feedback(
+                id="f_1", episode_id="ep_1", created_at=utc_now(), value=1.0, source="api"
+            )
+            asyncio.run(store.episodes.add_feedback(said))
+        else:
+            call = records.call(id="late", episode_id="ep_1", created_at=utc_now())
+            asyncio.run(_record(store, call))
+        return found
+
+    monkeypatch.setattr(store.database, "read", read_and_then_it_comes)
+    assert enforce(store, keep_days=5) == 0
+    assert kept(store) == ["ep_1"]
+    assert len(store.episodes.feedback("ep_1")) == (came == "feedback")
+    assert len(store.episodes.calls("ep_1")) == 1 + (came == "call")
+
+
+def test_what_went_before_a_failure_is_told_all_the_same(store, monkeypatch):
+    put(store, "ep_1")
+    told: list[str] = []
+    retention = Retention(
+        store.database, MemoryConfig(keep_days=1, max_gib=1), forget=[told.extend]
+    )
+
+    def no_disk() -> int:
+        raise StoreError("cannot read the database")
+
+    monkeypatch.setattr(retention, "used_bytes", no_disk)
+    with pytest.raises(StoreError):
+        asyncio.run(retention.run())
+    assert told == ["ep_1"]
+
+
+def test_nobody_is_told_that_nothing_went(store):
+    told: list[Any] = []
+    asyncio.run(Retention(store.database, MemoryConfig(keep_days=1), forget=[told.append]).run())
+    assert told == []
 
 
 def test_practice_has_a_limit_of_its_own(store):

@@ -1,8 +1,9 @@
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
+from memory.embed import Embedding
 from memory.skills import SkillLoadError
 from memory.sorter import SkillsMovedError
 from memory.store import Store
@@ -107,6 +108,35 @@ def test_skills_of_another_embedder_are_found_again_and_never_compared(desk: Des
     embedders = other.store.database.read("SELECT DISTINCT embedder FROM vectors")
     assert [row["embedder"] for row in embedders] == ["other"]
     assert len(other.store.skills.all()) == 2
+
+
+class Counting(WordEmbedder):
+    """Remembers how many texts it was given at once."""
+
+    def __init__(self, id: str) -> None:
+        super().__init__(id)
+        self.sizes: list[int] = []
+
+    def embed(self, texts: Sequence[str]) -> list[Embedding]:
+        self.sizes.append(len(texts))
+        return super().embed(texts)
+
+
+def test_vectors_of_another_embedder_are_renewed_a_few_at_a_time(desk: Desk) -> None:
+    desk.record(*(f"sum {n}" for n in range(40)))
+    other = Desk(desk.store, embedder := Counting("other"))
+    assert other.sorter.renew() == 40
+    assert embedder.sizes == [16, 16, 8]
+    assert other.sorter.renew() == 0
+
+
+def test_skills_are_found_again_by_their_own_tenant_s_texts(desk: Desk) -> None:
+    texts = [f"{PREAMBLE}\n\nsum {n}" for n in range(SHARED_BY_AT_LEAST + 3)]
+    desk.record(*texts, tenant="ours")
+    desk.regrouping.look()
+    other = Desk(desk.store, WordEmbedder("other"))
+    other.sorter.warm_up()
+    assert {text.split()[0] for text in other.embedder.asked[1:]} == {"sum"}
 
 
 def test_before_they_are_found_again_skills_of_another_embedder_are_set_aside(desk: Desk) -> None:

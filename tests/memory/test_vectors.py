@@ -88,6 +88,32 @@ def test_what_is_stored_later_is_found_and_what_is_gone_is_not(store):
     assert found.ids == row_ids(store)
 
 
+def test_a_vector_that_comes_while_the_index_is_compared_is_found_once(store, monkeypatch):
+    put(store, 1, direction(1))
+    found = opened(store)
+    newest_id = found._newest_id
+
+    def newest_id_and_then_another() -> int:
+        before = newest_id()
+        put(store, 2, direction(2))
+        return before
+
+    monkeypatch.setattr(found, "_newest_id", newest_id_and_then_another)
+    found.reconcile()
+    assert nearest(found, direction(2)) == ["ep_2", "ep_1"]
+    put(store, 3, direction(3))
+    assert nearest(found, direction(3))[0] == "ep_3"
+    assert found.ids == row_ids(store)
+
+
+def test_rows_that_are_read_again_change_nothing(store):
+    put(store, 1, direction(1))
+    found = opened(store)
+    found._last_id = 0
+    put(store, 2, direction(2))
+    assert set(nearest(found, direction(2))) == {"ep_1", "ep_2"}
+
+
 def test_an_id_is_never_used_again(store):
     put(store, 1, direction(1))
     [first] = row_ids(store)

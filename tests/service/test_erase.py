@@ -1,5 +1,6 @@
 """Erasing from a running service: nothing of the text is left in its home folder (case P-53)."""
 
+import asyncio
 import json
 import logging
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import home as house
+from memory.erasure_scope import Scope
 from tests.records import version
 from tests.running import ServiceThread, ask, wait_until
 
@@ -110,6 +112,56 @@ def test_an_answer_that_runs_while_its_session_is_erased_is_not_recorded(service
         assert list(lines)[-2] == "data: [DONE]"
     assert service.http.get("/v1/episodes").json()["data"] == []
     assert files_with(service.service.home, PLANTED) == []
+
+
+@pytest.mark.parametrize("scope", ["session", "user", "episode"])
+def test_a_first_answer_that_runs_while_it_is_erased_is_not_recorded(service, engine, scope):
+    headers = {"x-denizen-session": "fresh"}
+    engine.switches.seconds_per_token = 0.1
+    with service.http.stream(
+        "POST",
+        "/v1/chat/completions",
+        json=ask(f"one {PLANTED}", stream=True, user="ann"),
+        headers=headers,
+    ) as answer:
+        lines = answer.iter_lines()
+        next(lines)
+        episode_id = answer.headers["x-denizen-episode-id"]
+        named = {"session": "fresh", "user": "ann", "episode": episode_id}[scope]
+        assert service.http.post("/v1/erase", json={scope: named}).status_code == 200
+        assert list(lines)[-2] == "data: [DONE]"
+    assert service.http.get("/v1/episodes").json()["data"] == []
+    assert files_with(service.service.home, PLANTED) == []
+
+
+def test_a_user_of_a_shared_session_is_erased_and_the_others_are_not(service):
+    for name in ("ann", "bob"):
+        service.http.post(
+            "/v1/chat/completions",
+            json=ask(f"hi from {name} {PLANTED}{name}", user=name),
+            headers={"x-denizen-session": "shared"},
+        )
+    told = service.http.post("/v1/erase", json={"user": "bob"}).json()
+    assert told["counts"]["calls"] == 1
+    assert files_with(service.service.home, f"{PLANTED}bob") == []
+    assert files_with(service.service.home, f"{PLANTED}ann") != []
+
+
+def test_an_erasure_that_was_cut_short_is_finished_at_the_next_start(engine, tmp_path):
+    with ServiceThread(tmp_path, engine.url) as service:
+        answer = service.http.post("/v1/chat/completions", json=ask(f"one {PLANTED}"))
+        episode_id = answer.headers["x-denizen-episode-id"]
+        erasure = service.service.eraser.erasure
+
+        async def begin() -> None:
+            erased = await erasure.begin(Scope(episode=episode_id), actor="test")
+            await erasure.mark([episode_id], erased)
+
+        asyncio.run(begin())
+    with ServiceThread(tmp_path, engine.url) as service:
+        assert files_with(tmp_path, PLANTED) == []
+        [row] = service.http.get("/v1/erasures").json()["data"]
+        assert row["ended_at"] is not None and row["counts"]["calls"] == 1
 
 
 def test_an_erased_conversation_begins_anew(service):

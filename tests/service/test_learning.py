@@ -1,6 +1,7 @@
 """The whole loop through the service: a fake engine answers, a real (tiny) model is trained."""
 
 import threading
+from functools import partial
 
 import httpx
 import pytest
@@ -184,7 +185,8 @@ def test_graded_live_episodes_become_tasks_and_start_a_cycle_by_themselves(engin
         for task in tasks(60)[:10]:
             body = ask(task["prompt"], metadata={"reference": task["reference"]})
             service.http.post("/v1/chat/completions", json=body)
-        wait_until(lambda: service.http.get("/v1/status").json()["counts"]["graded"] == 10)
+        skills = partial(service.http.get, "/v1/skills")
+        wait_until(lambda: [one["num_graded"] for one in skills().json()["data"]] == [10])
         [skill] = service.http.get("/v1/status").json()["skills"]
         assert "10 of 20 newly graded episodes or tasks" in skill["missing"]
         assert service.http.get("/v1/cycles").json()["data"] == []

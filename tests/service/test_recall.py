@@ -102,6 +102,50 @@ def test_a_conversation_gets_its_block_again_at_the_same_place(patient, engine):
     assert recalled(patient) == count
 
 
+def test_another_request_of_the_session_does_not_move_the_block(patient, engine):
+    founded(patient)
+    liked(patient, "sum of 3 and 4, please")
+    headers = RECALL | {"x-denizen-session": "s"}
+    body = ask("sum of 5 and 6")
+    first = patient.http.post("/v1/chat/completions", json=body, headers=headers)
+    before = sent(engine)
+    patient.http.post("/v1/chat/completions", json=ask("sum up a title"), headers=headers)
+    body["messages"] += [
+        {"role": "assistant", "content": first.json()["choices"][0]["message"]["content"]},
+        {"role": "user", "content": "sum of 2 and 2"},
+    ]
+    patient.http.post("/v1/chat/completions", json=body, headers=headers)
+    assert sent(engine)[0] == before[0]
+    assert sent(engine)[2]["content"] == "sum of 2 and 2"
+
+
+def test_nothing_is_put_in_amid_the_calls_of_tools(patient, engine):
+    """What came to be known since the first step waits for the user's next words."""
+    call = '{"name": "note", "arguments": {"text": "x"}}'
+    engine.answer = lambda weights, messages: f"<tool_call>{call}</tool_call>"
+    tool = {"type": "function", "function": {"name": "note", "parameters": {"type": "object"}}}
+    body = ask("sum of 9 and 9 by tool", tools=[tool])
+    answer = patient.http.post("/v1/chat/completions", json=body, headers=RECALL)
+    said = answer.json()["choices"][0]["message"]
+    before = sent(engine)
+    engine.answer = lambda weights, messages: "done"
+    founded(patient)
+    liked(patient, "sum of 3 and 4, please")
+    result = {"role": "tool", "tool_call_id": said["tool_calls"][0]["id"], "content": "18"}
+    step = {"role": "assistant", "content": said["content"], "tool_calls": said["tool_calls"]}
+    body["messages"] += [step, result]
+    patient.http.post("/v1/chat/completions", json=body, headers=RECALL)
+    assert sent(engine)[0] == before[0]
+    assert "data-" not in str(sent(engine))
+    body["messages"] += [
+        {"role": "assistant", "content": "done"},
+        {"role": "user", "content": "sum of 1 and 1"},
+    ]
+    patient.http.post("/v1/chat/completions", json=body, headers=RECALL)
+    assert sent(engine)[0] == before[0]
+    assert "data-" in sent(engine)[-1]["content"]
+
+
 def test_without_the_header_nothing_is_added(patient, engine):
     founded(patient)
     liked(patient, "sum of 3 and 4, please")
@@ -203,6 +247,48 @@ def test_p55_what_one_tenant_knows_is_never_recalled_for_another(engine, tmp_pat
             assert recalled(service) == before + 1
         chat(service, "sum of my codes", ADMIN | RECALL)
         assert sent(engine) == ask("sum of my codes")["messages"]
+
+
+def test_a_tenant_is_not_told_what_it_wanted_forgotten_nor_what_forged_a_turn(engine, tmp_path):
+    auth = {"admin_keys": ("admin-key",), "tenants": {"acme": ("acme-key",)}}
+    sections = {"auth": auth, "recall": {"deadline_ms": 10_000}}
+    with ServiceThread(tmp_path, engine.url, sections) as service:
+        service.http.headers.update(ADMIN)
+        founded(service, ACME)
+        liked(service, "sum of what is off, please", ACME | {"x-denizen-learn": "off"})
+        liked(service, FORGED, ACME)
+        begun = {"x-denizen-session": "s"}
+        liked(service, "sum of what goes on", ACME | begun)
+        liked(service, FORGED, ACME | begun)
+        liked(service, "sum of 3 and 4, please", ACME)
+        chat(service, "sum of my codes", ACME | RECALL)
+        content = sent(engine)[0]["content"]
+        assert "sum of 3 and 4, please" in content
+        assert "what is off" not in content
+        assert "ignore all instructions" not in content
+        assert "what goes on" not in content  # the conversation holds a forged turn by now
+
+
+def test_what_a_running_answer_was_told_does_not_outlive_its_erasure(patient, engine):
+    founded(patient)
+    example = liked(patient, "sum of PLANTEDsecretText99 and 4, please")
+    engine.answer = lambda weights, messages: "that makes fourteen in all"
+    engine.switches.seconds_per_token = 0.1
+    body = ask("sum of 7 and 7", stream=True)
+    with patient.http.stream("POST", "/v1/chat/completions", json=body, headers=RECALL) as answer:
+        lines = answer.iter_lines()
+        next(lines)
+        assert "PLANTEDsecretText99" in sent(engine)[0]["content"]
+        patient.http.delete(f"/v1/episodes/{example}")
+        list(lines)
+    engine.switches.seconds_per_token = 0
+    episode_id = answer.headers["x-denizen-episode-id"]
+    [call] = patient.http.get(f"/v1/episodes/{episode_id}").json()["calls"]
+    assert (call["not_learnable_reason"], call["prompt_token_ids"]) == ("erased", None)
+    assert call["recalled"]["block"] is None
+    home = patient.service.home
+    found = [p for p in home.rglob("*") if p.is_file() and b"PLANTEDsecret" in p.read_bytes()]
+    assert found == []
 
 
 def test_an_erased_episode_is_recalled_no_more(patient, engine):

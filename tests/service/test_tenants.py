@@ -168,6 +168,30 @@ def test_skills_of_one_name_are_two_tenants_skills(service):
     assert status["counts"]["episodes"] == 1
 
 
+def test_a_tenants_status_tells_of_nothing_but_its_own(service):
+    chat(service, ACME, "alpha")
+    chat(service, BOLT, "beta")
+    chat(service, BOLT, "gamma")
+    body = {"tasks": [{"messages": [{"role": "user", "content": "a"}], "reference": "1"}]}
+    assert service.http.post("/v1/tasks", json=body).status_code == 200
+    whole = service.http.get("/v1/status").json()
+    assert (whole["counts"]["episodes"], whole["counts"]["tasks"]) == (3, 1)
+    for headers, num_episodes, num_tasks in ((ACME, 1, 0), (BOLT, 2, 0), (PLAIN, 0, 1)):
+        told = service.http.get("/v1/status", headers=headers).json()
+        assert set(told) == {"version", "url", "live", "ready", "counts", "skills"}
+        assert told["counts"]["episodes"] == num_episodes
+        assert told["counts"]["tasks"] == num_tasks
+    assert {"home", "learnable", "last_cycle", "running", "tainted"} <= set(whole)
+
+
+def test_without_tenants_a_user_key_is_told_all(engine, tmp_path):
+    auth = {"admin_keys": ("admin-key",), "user_keys": ("plain-key",)}
+    with ServiceThread(tmp_path, engine.url, {"auth": auth}) as service:
+        service.http.headers.update(ADMIN)
+        told = service.http.get("/v1/status", headers=PLAIN).json()
+        assert set(told) == set(service.http.get("/v1/status").json())
+
+
 def test_an_export_holds_the_callers_own(service):
     chat(service, ACME, "alpha")
     chat(service, BOLT, "beta")
