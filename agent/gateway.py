@@ -8,6 +8,7 @@ import logging
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack
+from functools import partial
 from typing import Any
 
 import orjson
@@ -25,7 +26,7 @@ from agent.model_names import LIVE_NAME
 from agent.pins import Pins
 from agent.placement import Asked, Placement
 from agent.prompts import Prompts
-from memory.errors import DenizenError, UnavailableError
+from memory.errors import DenizenError, StoreError, UnavailableError
 from memory.http import error_answer
 from memory.tenants import Sight, caller_of
 from memory.types import Call, CallStatus, utc_now
@@ -220,34 +221,36 @@ class Gateway:
         exchange.is_closed = True
         metrics.REQUESTS.labels(status).inc()
         if exchange.options.record:
-            await asyncio.shield(self._keep(exchange, status, error))
+            await asyncio.wait([self._keep(exchange, status, error)])
 
     def _keep(
         self, exchange: Exchange, status: CallStatus, error: str | None
     ) -> "asyncio.Future[None]":
-        """Begin to write the records; the future never fails."""
+        """Begin to write the records; the future is done after the commit."""
         calls, began = exchange.calls(status, error), time.perf_counter()
-        told = asyncio.get_running_loop().create_future()
-        self._background.add(told)
+        kept = self._placement.keep(exchange.place, calls)
+        self._background.add(kept)
         metrics.RECORDS_WAITING.inc()
+        kept.add_done_callback(partial(self._on_kept, calls, status, began))
+        return kept
 
-        def on_kept(kept: "asyncio.Future[None]") -> None:
-            self._background.discard(told)
-            metrics.RECORDS_WAITING.dec()
-            metrics.RECORD_SECONDS.observe(time.perf_counter() - began)
-            self._account(calls, status, kept.exception())
-            told.set_result(None)
-
-        self._placement.keep(exchange.place, calls).add_done_callback(on_kept)
-        return told
-
-    def _account(
-        self, calls: Sequence[Call], status: CallStatus, failure: BaseException | None
+    def _on_kept(
+        self, calls: Sequence[Call], status: CallStatus, began: float, kept: "asyncio.Future[None]"
     ) -> None:
+        self._background.discard(kept)
+        metrics.RECORDS_WAITING.dec()
+        metrics.RECORD_SECONDS.observe(time.perf_counter() - began)
+        failure = asyncio.CancelledError() if kept.cancelled() else kept.exception()
         if failure is not None:
             metrics.RECORDS_DROPPED.inc(len(calls))
-            self._failure, self._failed_at = str(failure), time.monotonic()
-            log.error("call %s was answered but not recorded: %s", calls[0].id, failure)
+            self._failure, self._failed_at = str(failure) or repr(failure), time.monotonic()
+            is_known = isinstance(failure, StoreError | UnavailableError)
+            log.error(
+                "call %s was answered but not recorded: %s",
+                calls[0].id,
+                self._failure,
+                exc_info=None if is_known else failure,
+            )
             return
         self._failure = None
         metrics.RECORDS.labels(status).inc(len(calls))

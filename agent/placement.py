@@ -23,10 +23,11 @@ from agent.quotes import (
 )
 from agent.running_requests import Asked, Place, RunningRequests
 from agent.sessions import Keys, scope_of
-from memory.episode_store import CallKeys, EpisodeStore
+from memory.episode_store import EpisodeStore
 from memory.erasure_scope import Scope
 from memory.errors import NotFoundError
 from memory.privacy import Privacy
+from memory.recording import CallKeys
 from memory.tenants import Sight
 from memory.types import (
     Call,
@@ -86,6 +87,15 @@ class Placement:
         It fails with ``StoreError`` where the record cannot be written, and with
         ``UnavailableError`` where too many writes wait. Long texts are cleaned in a thread.
         """
+        try:
+            kept = self._begin_to_keep(place, calls)
+        except BaseException:
+            self._running.discard(place)
+            raise
+        kept.add_done_callback(lambda _: self._running.discard(place))
+        return kept
+
+    def _begin_to_keep(self, place: Place, calls: Sequence[Call]) -> "asyncio.Future[None]":
         if self._privacy.takes_long(calls):
             return asyncio.ensure_future(self._keep_long(place, calls))
         return self._store(place, calls, *self._privacy.kept(place.episode, calls))
@@ -105,7 +115,6 @@ class Placement:
         kept = self._episodes.record(episode, stored, keys)
 
         def on_kept(_: "asyncio.Future[None]") -> None:
-            self._running.discard(place)
             if any(call.status is not CallStatus.OK for call in calls):
                 self._lineage.failed_at = time.time()
             if kept.exception() is not None or episode.id in self._erased:

@@ -1,7 +1,6 @@
 """HTTP routes of adapter versions and of the pointer. Thin."""
 
 import asyncio
-from datetime import UTC, datetime
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -12,11 +11,11 @@ from learner import uploads
 from learner.evaluation import Evaluation
 from learner.pointer import Move, Pointer
 from learner.registry import Registry
-from memory.errors import AdapterError, InvalidRequestError
+from memory.errors import AdapterError
 from memory.http import MAX_ID, answer, as_json, whole
 from memory.store import Store
 from memory.types import AdapterVersion
-from memory.wire import parse_body, read_json
+from memory.wire import parse_body, read_instant, read_json
 
 NO_BODY = b"{}"
 
@@ -75,7 +74,9 @@ def routes(store: Store, registry: Registry, pointer: Pointer, evaluation: Evalu
 
     @router.get("/at")
     def live_at(time: str) -> Response:
-        return answer({"time": time, "live": store.versions.live_at(instant(time))})
+        return answer(
+            {"time": time, "live": store.versions.live_at(read_instant(time, param="time"))}
+        )
 
     @router.get("/moves")
     def list_moves() -> Response:
@@ -144,18 +145,3 @@ def routes(store: Store, registry: Registry, pointer: Pointer, evaluation: Evalu
         return answer({"moved": move.moved, "from": move.from_version, "to": move.to_version})
 
     return router
-
-
-def instant(text: str) -> datetime:
-    """Read an ISO 8601 instant; without an offset it is UTC.
-
-    Raises:
-        InvalidRequestError: it is none.
-    """
-    try:
-        read = datetime.fromisoformat(text)
-    except ValueError as error:
-        raise InvalidRequestError(
-            f"time: {text[:40]!r} is no ISO 8601 instant", param="time"
-        ) from error
-    return read.replace(tzinfo=read.tzinfo or UTC).astimezone(UTC)

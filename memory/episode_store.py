@@ -7,13 +7,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-import numpy as np
-
-from memory import call_rows, recalled_calls, rows
-from memory.call_rows import NewestSaid, Said
+from memory import call_rows, rows
 from memory.database import Database, Transaction
 from memory.errors import NotFoundError
 from memory.group_write import GroupWrite
+from memory.recording import CHAIN, Answered, CallKeys, Recording
 from memory.tenants import EVERYTHING, Sight
 from memory.types import (
     Call,
@@ -30,27 +28,12 @@ RECORDED_COLUMNS = """id AS call_id, episode_id, parent_id, chain_key AS answer,
     system_key AS system, status, created_at, EXISTS (
         SELECT 1 FROM calls AS child WHERE child.parent_id = calls.id
         AND child.edge IN ('continuation', 'rerendered', 'fork', 'compaction')) AS is_continued"""
-CHAIN = """WITH RECURSIVE chain(id, base_id) AS (
-        SELECT id, base_id FROM calls WHERE id = ?
-        UNION SELECT calls.id, calls.base_id FROM chain JOIN calls ON calls.id = chain.base_id)
-    SELECT calls.* FROM chain JOIN calls ON calls.id = chain.id ORDER BY calls.rowid"""
-"""A call after all that it is based on."""
 OUTCOME_COLUMNS = "outcome_value, outcome_provenance, outcome_num_grades, outcome_unscored_reason"
 LIST_COLUMNS = f"""id, created_at, source, task_text, task_key, skill_id AS skill, session,
     tenant, withheld, cycle_id, {OUTCOME_COLUMNS},
     (SELECT COUNT(*) FROM calls WHERE episode_id = episodes.id) AS num_calls,
     (SELECT adapter FROM calls WHERE episode_id = episodes.id
         ORDER BY rowid DESC LIMIT 1) AS adapter"""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class CallKeys:
-    """By what a later request finds a call; worked out by whoever records it."""
-
-    answer: str | None = None  # of the conversation up to its answer: found by what continues it
-    system: str | None = None
-    request: str | None = None  # found by another attempt at the same request
-    quotes: Sequence[Sequence[Any]] = ()  # texts that other conversations may quote, as hashes
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -67,22 +50,13 @@ class Recorded:
     is_continued: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Answered:
-    """The calls of one answer, one a choice, each with how later requests find it."""
-
-    episode: Episode
-    calls: Sequence[Call]
-    keys: Sequence[CallKeys | None]
-
-
 class EpisodeStore:
     """Reads and writes episodes and all that hangs on them."""
 
     def __init__(self, database: Database) -> None:
         self._db = database
-        self._said = NewestSaid()  # the writer's thread only
-        self._answers = GroupWrite(database, self._record)
+        self._recording = Recording()
+        self._answers = GroupWrite(database, self._recording.record)
         self._sight = EVERYTHING
 
     def seen_by(self, sight: Sight) -> "EpisodeStore":
@@ -120,51 +94,14 @@ class EpisodeStore:
 
         def write(db: Transaction) -> None:
             for episode, call, grade, outcome in trials:
-                self._record(db, [Answered(episode, [call], [None])])
+                self._recording.record(db, [Answered(episode, [call], [None])])
                 set_grades(db, episode, [grade], outcome)
 
         await self._db.write_async(write)
 
-    def _record(self, db: Transaction, answers: Sequence[Answered]) -> None:
-        """Store calls and their episodes; a known episode is opened again. Runs inside a write."""
-        if not (answers := _without_erased(db, answers)):
-            return
-        episodes = [rows.encode(answered.episode) for answered in answers]
-        reopen = """ON CONFLICT (id) DO UPDATE SET revision = revision + 1,
-            learn = MIN(learn, excluded.learn), withheld = CASE excluded.withheld
-                WHEN 'control_tokens' THEN excluded.withheld
-                ELSE COALESCE(withheld, excluded.withheld) END"""
-        rows.insert_all(db, "episodes", episodes, reopen)
-        calls, told = [], self._told(db, answers)
-        for answered in answers:
-            base_id = answered.calls[0].parent_id
-            for answer, found_by in zip(answered.calls, answered.keys, strict=True):
-                call = recalled_calls.without_erased(db, answer)
-                base = None if base_id is None else told.get((answered.episode.id, base_id))
-                row, said = call_rows.encode(call, base_id, base)
-                told[answered.episode.id, call.id] = said
-                base_id = answered.calls[0].id  # another choice repeats what the first was asked
-                calls.append(row | _key_columns(found_by or CallKeys()))
-        rows.insert_all(db, "calls", calls)
-        for (_, call_id), said in told.items():
-            self._said.put(call_id, said)
-
     def forget_newest(self) -> None:
         """Compare the next calls with the file: what stands there was changed. Inside a write."""
-        self._said = NewestSaid()
-
-    def _told(self, db: Transaction, answers: Sequence[Answered]) -> dict[tuple[str, str], Said]:
-        """Return what the parents said that stand in the file, by their episode and id."""
-        parents = {one.calls[0].parent_id for one in answers} - {None}
-        if not parents:
-            return {}
-        marks = ", ".join("?" * len(parents))
-        found = db.query(f"SELECT episode_id, id FROM calls WHERE id IN ({marks})", (*parents,))
-        return {(row["episode_id"], row["id"]): self._said_by(db, row["id"]) for row in found}
-
-    def _said_by(self, db: Transaction, call_id: str) -> Said:
-        known = self._said.get(call_id)
-        return known or call_rows.newest_said(list(db.query(CHAIN, (call_id,))))
+        self._recording.forget_newest()
 
     def get(self, episode_id: str) -> Episode:
         """Return one episode.
@@ -393,36 +330,6 @@ class EpisodeStore:
         return self._db.read(sql)[0]
 
 
-def _without_erased(db: Transaction, answers: Sequence[Answered]) -> Sequence[Answered]:
-    """Leave out what was on its way when it was erased: an episode, or practice on its task."""
-    episodes = [answered.episode for answered in answers]
-    ids = {one.id for one in episodes} | {one.task_id for one in episodes if one.task_id}
-    marks = ", ".join("?" * len(ids))
-    found = db.execute(f"SELECT id FROM erased_ids WHERE id IN ({marks})", (*ids,)).fetchall()
-    if not found:
-        return answers
-    erased = {row[0] for row in found}
-    for episode in episodes:
-        if episode.task_id in erased and episode.id not in erased:
-            cursor = db.execute(
-                """INSERT INTO erased_ids (id, erasure_id)
-                    SELECT ?1, erasure_id FROM erased_ids WHERE id = ?2
-                        AND NOT EXISTS (SELECT 1 FROM tasks WHERE id = ?2)""",
-                (episode.id, episode.task_id),
-            )
-            erased |= {episode.id} if cursor.rowcount else set()
-    return [answered for answered in answers if answered.episode.id not in erased]
-
-
-def _key_columns(keys: CallKeys) -> dict[str, Any]:
-    return {
-        "chain_key": keys.answer,
-        "system_key": keys.system,
-        "request_key": keys.request,
-        "quotes": rows.encode_value(list(keys.quotes)) if keys.quotes else None,
-    }
-
-
 def set_grades(
     db: Transaction, episode: Episode, grades: Sequence[Grade], outcome: Outcome
 ) -> None:
@@ -449,29 +356,6 @@ def set_grades(
 
 def _reopen(db: Transaction, episode_id: str) -> None:
     db.execute("UPDATE episodes SET revision = revision + 1 WHERE id = ?", (episode_id,))
-
-
-def set_skill(
-    db: Transaction,
-    episode_id: str,
-    *,
-    skill_id: int | None,
-    embedder: str,
-    vector_D: np.ndarray | None,
-    missing_reason: str | None,
-    text_key: str | None = None,
-) -> None:
-    """Store an episode's embedding, or why it has none, and its skill; inside a write.
-
-    ``text_key`` names the text that was embedded.
-    """
-    blob = None if vector_D is None else np.asarray(vector_D, dtype="<f4").tobytes()
-    db.execute(
-        """INSERT OR REPLACE INTO vectors
-            (episode_id, embedder, vector, missing_reason, text_key) VALUES (?, ?, ?, ?, ?)""",
-        (episode_id, embedder, blob, missing_reason, text_key),
-    )
-    db.execute("UPDATE episodes SET skill_id = ? WHERE id = ?", (skill_id, episode_id))
 
 
 def outcome_of(row: dict[str, Any]) -> Outcome | None:

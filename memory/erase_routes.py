@@ -11,11 +11,11 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from memory.eraser import Eraser
 from memory.erasure_scope import Scope
-from memory.export import exported, since_of
+from memory.export import exported
 from memory.http import answer, whole
 from memory.store import Store
 from memory.tenants import caller_of
-from memory.wire import parse_body, read_json
+from memory.wire import parse_body, read_instant, read_json
 
 ADMIN = "admin"
 
@@ -70,7 +70,7 @@ def routes(store: Store, eraser: Eraser) -> APIRouter:
         tenant: str | None = Query(None, max_length=64),
     ) -> Response:
         seen = store.episodes.seen_by(caller_of(request).looking_at(tenant))
-        began: datetime | None = None if since is None else since_of(since)
+        began: datetime | None = None if since is None else read_instant(since, param="since")
         lines: Iterator[bytes] = exported(seen, since=began, session=session)
         return StreamingResponse(lines, media_type="application/jsonl")
 

@@ -5,12 +5,12 @@ where the lines go.
 """
 
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import datetime
 
 import orjson
 
 from memory.episode_store import EpisodeStore
-from memory.errors import InvalidRequestError, NotFoundError
+from memory.errors import NotFoundError
 
 PAGE = 200
 
@@ -33,21 +33,6 @@ def exported(
             except NotFoundError:  # erased meanwhile
                 continue
         after = ids[-1]
-
-
-def since_of(text: str) -> datetime:
-    """Read an ISO 8601 date or instant; without an offset it is UTC.
-
-    Raises:
-        InvalidRequestError: it is none.
-    """
-    try:
-        read = datetime.fromisoformat(text)
-    except ValueError as error:
-        raise InvalidRequestError(
-            f"since: {text[:40]!r} is no ISO 8601 instant", param="since"
-        ) from error
-    return read.replace(tzinfo=read.tzinfo or UTC).astimezone(UTC)
 
 
 def _line(episodes: EpisodeStore, episode_id: str) -> bytes:

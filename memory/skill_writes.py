@@ -6,6 +6,7 @@ keeps its row, which says of which.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum, auto
 
 import numpy as np
 
@@ -33,6 +34,13 @@ NEWEST_VECTORS = """
 SKILL_SEEN = """SELECT *, EXISTS (
     SELECT 1 FROM skill_guidelines g WHERE g.skill_id = skills.id) AS has_guideline FROM skills"""
 NEWEST_CHANGE = "SELECT COALESCE(MAX(id), 0) AS id FROM skill_history"
+
+
+class VectorOf(Enum):
+    """What was embedded."""
+
+    EPISODE = auto()
+    TASK = auto()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -265,37 +273,24 @@ def measure(db: Transaction, skill_id: int) -> None:
 
 def set_vector(
     db: Transaction,
-    episode_id: str,
+    id: str,
     *,
+    of: VectorOf = VectorOf.EPISODE,
     embedder: str,
     vector_D: Vector | None,
     missing_reason: str | None,
-    text_key: str,
+    text_key: str | None = None,
 ) -> None:
-    """Replace an episode's embedding, or why it has none; inside a write."""
-    db.execute(
-        """INSERT OR REPLACE INTO vectors
-            (episode_id, embedder, vector, missing_reason, text_key)
-            SELECT id, ?, ?, ?, ? FROM episodes WHERE id = ?""",
-        (embedder, blob(vector_D), missing_reason, text_key, episode_id),
-    )
+    """Replace an episode's or task's embedding, or why it has none; inside a write.
 
-
-def set_task_vector(
-    db: Transaction,
-    task_id: str,
-    *,
-    embedder: str,
-    vector_D: Vector | None,
-    missing_reason: str | None,
-    text_key: str,
-) -> None:
-    """Store a task's embedding, or why it has none; inside a write."""
+    ``text_key`` names the text that was embedded. What does not exist any more gets none.
+    """
+    vectors, owner = ("vectors", "episode") if of is VectorOf.EPISODE else ("task_vectors", "task")
     db.execute(
-        """INSERT OR REPLACE INTO task_vectors
-            (task_id, embedder, vector, missing_reason, text_key)
-            SELECT id, ?, ?, ?, ? FROM tasks WHERE id = ?""",
-        (embedder, blob(vector_D), missing_reason, text_key, task_id),
+        f"""INSERT OR REPLACE INTO {vectors}
+            ({owner}_id, embedder, vector, missing_reason, text_key)
+            SELECT id, ?, ?, ?, ? FROM {owner}s WHERE id = ?""",
+        (embedder, blob(vector_D), missing_reason, text_key, id),
     )
 
 

@@ -14,9 +14,8 @@ import numpy as np
 
 from memory.database import Transaction
 from memory.embed import Embedding
-from memory.episode_store import set_skill
 from memory.errors import ConflictError
-from memory.skill_writes import newest_change, place, save_skill, set_task_vector, set_vector
+from memory.skill_writes import VectorOf, newest_change, place, save_skill, set_vector
 from memory.skills import MAX_PEN, Assignment, Embedder, SkillAssigner, SkillsConfig
 from memory.store import Store
 from memory.task_store import set_task_skill
@@ -214,10 +213,9 @@ class Sorter:
         self._save_skill(db, found.assignment)
         if found.skill_id is not None:
             place(db, (found.id, *found.assignment.founders), found.skill_id)
-        set_skill(
+        set_vector(
             db,
             found.id,
-            skill_id=found.skill_id,
             embedder=self._embedder.id,
             vector_D=found.embedding.vector_D,
             missing_reason=found.embedding.reason,
@@ -227,9 +225,10 @@ class Sorter:
     def save_task(self, db: Transaction, found: Sorted) -> None:
         """Store where a task belongs; inside a write."""
         self._save_skill(db, found.assignment)
-        set_task_vector(
+        set_vector(
             db,
             found.id,
+            of=VectorOf.TASK,
             embedder=self._embedder.id,
             vector_D=found.embedding.vector_D,
             missing_reason=found.embedding.reason,

@@ -1,9 +1,10 @@
-"""Reads a wire body into a pydantic model, and turns the first fault into OpenAI's error.
+"""Reads what comes over the wire, and turns the first fault into OpenAI's error.
 
 Knows nothing of what the bodies mean: each package declares its own models, frozen and with unknown
 keys rejected.
 """
 
+from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 import orjson
@@ -31,6 +32,21 @@ def read_json(raw: bytes) -> dict[str, Any]:
     except TypeError as error:
         raise InvalidRequestError("the body is nested too deeply") from error
     return body
+
+
+def read_instant(text: str, *, param: str) -> datetime:
+    """Read an ISO 8601 date or instant; without an offset it is UTC.
+
+    Raises:
+        InvalidRequestError: It is none; names ``param``.
+    """
+    try:
+        read = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise InvalidRequestError(
+            f"{param}: {text[:40]!r} is no ISO 8601 instant", param=param
+        ) from error
+    return read.replace(tzinfo=read.tzinfo or UTC).astimezone(UTC)
 
 
 def parse_body(model: type[Body], body: object, *, where: str = "") -> Body:

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from memory.episode_store import CallKeys
 from memory.errors import NotFoundError
+from memory.recording import CallKeys
 from memory.types import CallStatus, Edge, EpisodeSource, Feedback, Grade, GradeKind, Outcome
 from tests import records
 

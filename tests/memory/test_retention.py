@@ -6,19 +6,12 @@ import numpy as np
 import pytest
 
 from memory.database import MemoryConfig
-from memory.episode_store import set_grades, set_skill
+from memory.episode_store import set_grades
 from memory.errors import StoreError
 from memory.retention import Retention
+from memory.skill_writes import set_vector
 from memory.store import Store
-from memory.types import (
-    CycleState,
-    EpisodeSource,
-    Feedback,
-    Grade,
-    GradeKind,
-    Outcome,
-    utc_now,
-)
+from memory.types import CycleState, EpisodeSource, Feedback, Grade, GradeKind, Outcome, utc_now
 from tests import records
 
 TEN_DAYS = timedelta(days=10)
@@ -36,7 +29,7 @@ def put(store: Store, id: str, age: timedelta = TEN_DAYS, **fields: Any) -> None
     def digest(db: Any) -> None:
         grade = Grade(kind=GradeKind.CHECK, grader="exact", version="1", value=1.0)
         found = {"embedder": "hash", "vector_D": np.ones(4), "missing_reason": None}
-        set_skill(db, id, skill_id=None, **found)
+        set_vector(db, id, **found)
         outcome = Outcome(value=1.0, provenance=GradeKind.CHECK, num_grades=1)
         set_grades(db, episode, [grade], outcome)
 

@@ -8,7 +8,7 @@ import pytest
 
 from memory import checkup, embed
 from memory.embed import Embedding
-from memory.episode_store import set_skill
+from memory.skill_writes import set_vector
 from memory.store import Store
 from memory.vectors import EpisodeVectors
 from tests import records
@@ -61,7 +61,7 @@ def filled(store: Store) -> Store:
 def store_embedding(store: Store, embedder: Fickle, id: str, text: str) -> None:
     [found] = embedder.embed([text])
     given = {"vector_D": found.vector_D, "missing_reason": found.reason}
-    store.database.write(lambda db: set_skill(db, id, skill_id=None, embedder=embedder.id, **given))
+    store.database.write(lambda db: set_vector(db, id, embedder=embedder.id, **given))
 
 
 def vectors_of(store: Store, embedder: Fickle) -> EpisodeVectors:

@@ -10,9 +10,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from memory import vectors
-from memory.episode_store import set_skill
 from memory.errors import StoreError
 from memory.index import VectorIndexError
+from memory.skill_writes import set_vector
 from memory.store import Store
 from memory.vectors import EpisodeVectors
 from tests import records
@@ -33,8 +33,8 @@ def put(store: Store, number: int, vector: Any, **fields: Any) -> str:
         await store.episodes.record(episode, [call], [None])
 
     asyncio.run(record())
-    given = {"skill_id": None, "embedder": "hash", "missing_reason": None} | fields
-    store.database.write(lambda db: set_skill(db, episode.id, vector_D=vector, **given))
+    given = {"embedder": "hash", "missing_reason": None} | fields
+    store.database.write(lambda db: set_vector(db, episode.id, vector_D=vector, **given))
     return episode.id
 
 

@@ -2,6 +2,7 @@
 
 import re
 
+from memory import call_rows
 from tests.running import ServiceThread, ask
 
 CHAT = "/v1/chat/completions"
@@ -43,3 +44,35 @@ def test_every_failed_call_has_a_record_that_says_so(service, engine):
     assert len(calls) == 3
     assert {call["status"] for call in calls} == {"error"}
     assert all(call["error"] and not call["learnable"] for call in calls)
+
+
+def test_a_record_that_cannot_be_written_for_an_unforeseen_reason_is_counted_with_its_cause(
+    service, monkeypatch, caplog
+):
+    already = dropped(service)
+
+    def broken(*arguments: object) -> None:
+        raise TypeError("no column for that")
+
+    monkeypatch.setattr(call_rows, "encode", broken)
+    assert service.http.post(CHAT, json=ask("lost")).status_code == 200
+    assert dropped(service) == already + 1
+    [told] = [one for one in caplog.records if "not recorded: no column" in one.getMessage()]
+    assert told.exc_info is not None
+    monkeypatch.undo()
+    assert service.http.post(CHAT, json=ask("after")).status_code == 200
+    assert [row["task_text"] for row in service.http.get("/v1/episodes").json()["data"]] == [
+        "after"
+    ]
+
+
+def test_a_record_that_cannot_even_be_begun_leaves_nothing_running(service, monkeypatch):
+    placement = service.service.gateway._placement
+
+    def broken(*arguments: object) -> None:
+        raise TypeError("a text that cannot be cleaned")
+
+    monkeypatch.setattr(placement._privacy, "kept", broken)
+    assert service.http.post(CHAT, json=ask("lost")).status_code == 500
+    assert not placement._running._places
+    assert not service.service.gateway._background
