@@ -256,7 +256,7 @@ def _is_at_rest(process: "subprocess.Popen[bytes]") -> bool:
     time.sleep(1.0)
     after = [one.cpu_times() for one in everyone]
     busy_s = sum(b.user + b.system - a.user - a.system for a, b in zip(before, after, strict=True))
-    return busy_s < REST_CPU_S
+    return bool(busy_s < REST_CPU_S)
 
 
 def _answers(url: str) -> bool:

@@ -48,9 +48,7 @@ class RecallConfig(BaseModel):
     min_outcome: float = Field(default=0.8, ge=0.0, le=1.0)
     """Outcome from which an episode counts as gone well."""
     min_similarity: float = Field(default=0.5, gt=-1.0, lt=1.0)
-    """Cosine from which a task counts as like another; what tells skills apart
-    (``skills.threshold``).
-    """
+    """Cosine from which a task counts as like another; the same as ``skills.task_threshold``."""
     deadline_ms: float = Field(default=200.0, gt=0.0)
     """How long a request waits for it before it goes on without. Embedding a text takes a few
     milliseconds, and waits for a batch that is being embedded.

@@ -188,6 +188,7 @@ def _usage(usage: Mapping[str, Any] | None) -> dict[str, Any] | None:
         return None
     cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens")
     thought = (usage.get("completion_tokens_details") or {}).get("reasoning_tokens")
+    # Clients add the details up, and the dialect has no word for what the engine does not say.
     return {
         "input_tokens": usage.get("prompt_tokens"),
         "input_tokens_details": {"cached_tokens": cached or 0},

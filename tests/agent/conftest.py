@@ -6,6 +6,8 @@ import pytest
 from agent.adapter_slot import AdapterSlot
 from agent.engine_config import EngineConfig
 from agent.policy import PolicyClient
+from memory.store import Store
+from tests.agent.harness import Harness
 from tests.agent.slots import Files
 from tests.agent.stand_in import Make, StandIn
 from tests.fake_engine import FakeEngine
@@ -73,3 +75,8 @@ async def slot(make_slot) -> AdapterSlot:
     slot = make_slot()
     await slot.reload_after_restart()
     return slot
+
+
+@pytest.fixture
+def harness(store: Store) -> Harness:
+    return Harness(store)

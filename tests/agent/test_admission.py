@@ -14,9 +14,11 @@ class Answering:
 
     def __init__(self) -> None:
         self.let_go = asyncio.Event()
+        self.begun = asyncio.Semaphore(0)  # released for each request that waits
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["method"] == "POST":
+            self.begun.release()
             await self.let_go.wait()
         if scope["path"].startswith("/broken"):
             raise ValueError("a mistake in the program")
@@ -35,7 +37,8 @@ async def test_one_more_than_the_bound_is_told_to_come_back_and_does_not_wait():
     app = Answering()
     async with client_of(app, 2) as client, asyncio.timeout(5):
         waiting = [asyncio.create_task(client.post(CHAT)) for _ in range(2)]
-        await asyncio.sleep(0.01)
+        for _ in waiting:
+            await app.begun.acquire()
         refused = await client.post(CHAT)
         assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
         assert refused.json()["error"]["code"] == "overloaded"
@@ -52,7 +55,7 @@ async def test_every_way_to_ask_for_an_answer_counts(path):
     app = Answering()
     async with client_of(app, 1) as client, asyncio.timeout(5):
         waiting = asyncio.create_task(client.post(CHAT))
-        await asyncio.sleep(0.01)
+        await app.begun.acquire()
         assert (await client.post(path)).status_code == 503
         app.let_go.set()
         await waiting
@@ -62,7 +65,7 @@ async def test_health_is_answered_when_no_more_requests_are():
     app = Answering()
     async with client_of(app, 1) as client, asyncio.timeout(5):
         waiting = asyncio.create_task(client.post(CHAT))
-        await asyncio.sleep(0.01)
+        await app.begun.acquire()
         assert (await client.get("/health")).status_code == 200
         app.let_go.set()
         await waiting
@@ -82,7 +85,7 @@ async def test_a_request_that_is_given_up_gives_its_place_back():
     app = Answering()
     async with client_of(app, 1) as client, asyncio.timeout(5):
         waiting = asyncio.create_task(client.post(CHAT))
-        await asyncio.sleep(0.01)
+        await app.begun.acquire()
         waiting.cancel()
         await asyncio.gather(waiting, return_exceptions=True)
         app.let_go.set()

@@ -314,10 +314,9 @@ def test_the_events_of_a_stream_come_in_order():
 def test_a_stream_that_broke_off_says_so_twice_and_never_completed():
     reply, capture = new_reply(Responses(), ASKED)
     first, second, *_ = chunks({"content": "We"})
-    told = []
     for chunk in (first, second):
         capture.absorb(chunk)
-        told += reply.events(chunk)
+        list(reply.events(chunk))
     told = list(reply.failure(InvalidRequestError("broke")))
     assert [one.split(b"\n")[0] for one in told] == [b"event: error", b"event: response.failed"]
     assert b'"error":{"code":"server_error","message":"broke"}' in told[1]

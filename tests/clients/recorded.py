@@ -30,8 +30,9 @@ def called(call: dict[str, Any]) -> list[tuple[str, str]]:
     return [(function["name"], function["arguments"]) for function in functions]
 
 
-def assert_exact(calls: Sequence[dict[str, Any]]) -> None:
-    """Check that each call could be learned from, and that each extends the one before."""
+def assert_exact(calls: Sequence[dict[str, Any]], length: int) -> None:
+    """Check that there are so many calls, all fit to learn from, each extending the one before."""
+    assert len(calls) == length
     for call in calls:
         assert call["status"] == "ok"
         assert call["learnable"] is True

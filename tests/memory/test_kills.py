@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from bench.kills import Told, _problems, call_of
+from bench.losses import Told, problems
+from bench.recorder import call_of
 from memory.store import Store
 from tests.memory.test_call_rows import record
 
@@ -27,6 +28,7 @@ def test_what_was_acknowledged_survives_sigkill_and_vectors_are_found_under_the_
     report = run("--kills", "10", "--seed", "3")
     assert report["problems"] == []
     assert report["acknowledged"]["calls"] > 20
+    assert report["acknowledged"]["vectors"] > 0
 
 
 @pytest.mark.skipif(shutil.which("gcc") is None, reason="the failing disk is built with gcc")
@@ -41,16 +43,16 @@ def test_what_was_acknowledged_survives_a_disk_that_fails():
 async def test_the_tool_notices_what_is_lost_or_changed(store: Store):
     await record(store, *(call_of("ep", turn) for turn in range(3)))
     sound = Told(calls=["ep/0", "ep/1", "ep/2"])
-    assert list(_problems(store, sound, whole=True)) == []
+    assert list(problems(store, sound, whole=True)) == []
     lost = Told(calls=["ep/0", "ep/9"], vectors=["ep"])
-    assert list(_problems(store, lost, whole=True)) == [
+    assert list(problems(store, lost, whole=True)) == [
         "call ep/9 is lost",
         "the vector of ep is lost",
     ]
-    assert list(_problems(store, Told(calls=["ep/0"], erased={"ep"}), whole=True)) == [
+    assert list(problems(store, Told(calls=["ep/0"], erased={"ep"}), whole=True)) == [
         "ep was erased and is there"
     ]
     store.database.write(
         lambda db: db.execute("UPDATE calls SET prompt_token_ids = x'01000000' WHERE id = 'ep/2'")
     )
-    assert any("reads otherwise" in line for line in _problems(store, sound, whole=True))
+    assert any("reads otherwise" in line for line in problems(store, sound, whole=True))

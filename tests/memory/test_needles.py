@@ -5,7 +5,7 @@ import random
 import orjson
 import pytest
 
-from memory.needles import Needles, needles_of_json
+from memory.needles import Needles, needles_of, needles_of_json
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -44,3 +44,8 @@ def test_names_of_fields_and_of_models_are_not_looked_for():
     }
     found = needles_of_json(orjson.dumps(request).decode())
     assert found == {"words of the user", "what it says", "in two lines"}
+
+
+def test_needles_hold_nothing_that_json_escapes():
+    needles = needles_of('a "quoted part of it" and\nanother line of text\\end')
+    assert needles == {"quoted part of it", "another line of text"}

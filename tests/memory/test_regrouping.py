@@ -1,4 +1,3 @@
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
@@ -17,13 +16,6 @@ from memory.types import Skill, SkillEvent, SkillPolicy
 from tests import records
 from tests.memory import sorting
 from tests.memory.sorting import Desk
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    store = Store(tmp_path / "denizen.db")
-    yield store
-    store.close()
 
 
 @pytest.fixture

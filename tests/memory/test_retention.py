@@ -187,7 +187,7 @@ def test_practice_has_a_limit_of_its_own(store):
 def test_a_version_keeps_the_ids_of_what_taught_it(store):
     put(store, "ep_1")
     store.versions.add(records.version(1), ["ep_1"])
-    enforce(store, keep_days=5)
+    assert enforce(store, keep_days=5) == 1
     assert store.versions.episodes_of("denizen-000001") == ["ep_1"]
     assert store.versions.get("denizen-000001").status == "candidate"
 

@@ -1,5 +1,4 @@
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 
 import pytest
 
@@ -11,13 +10,6 @@ from memory.task_texts import SHARED_BY_AT_LEAST
 from memory.types import SkillPolicy
 from tests import records
 from tests.memory.sorting import CONFIG, Desk, WordEmbedder
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    store = Store(tmp_path / "denizen.db")
-    yield store
-    store.close()
 
 
 @pytest.fixture

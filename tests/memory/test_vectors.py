@@ -273,12 +273,15 @@ def test_searching_goes_on_while_vectors_come_and_go(large):
     found = compact(large)
     found.maintain()
     failures: list[BaseException] = []
+    num_searches = 0
     done = threading.Event()
 
     def search() -> None:
+        nonlocal num_searches
         try:
             while not done.is_set():
                 assert len(found.search(direction(3), limit=5)) == 5
+                num_searches += 1
         except BaseException as error:
             failures.append(error)
 
@@ -291,6 +294,7 @@ def test_searching_goes_on_while_vectors_come_and_go(large):
     done.set()
     reader.join()
     assert not failures
+    assert num_searches > 0
     assert found.ids == row_ids(large)
 
 

@@ -51,6 +51,18 @@ def newest_episode(service: ServiceThread) -> dict[str, Any]:
     return shown
 
 
+def digested_outcome(service: ServiceThread) -> Any:
+    """Return the outcome of the newest episode once it has been graded, if it is at all."""
+    episodes, id = service.service.store.episodes, newest_episode(service)["id"]
+
+    def is_digested() -> bool:
+        row = episodes.get(id)
+        return row.digested_revision == row.revision
+
+    wait_until(is_digested, 10)
+    return newest_episode(service)["outcome"]
+
+
 def only_call(service: ServiceThread) -> dict[str, Any]:
     [call] = newest_episode(service)["calls"]
     return dict(call)
@@ -167,7 +179,8 @@ def test_a_client_that_leaves_stops_the_engine_within_a_second_and_leaves_what_c
 ):
     """P-22: the tokens so far stay, and nothing is learned from them."""
     engine.control(chunk_delay_s=0.02, stall_after_chunks=4)
-    with service.http.stream("POST", CHAT, json=ask("x", stream=True)) as response:
+    asked = ask("x", stream=True, metadata={"reference": "x"})
+    with service.http.stream("POST", CHAT, json=asked) as response:
         lines = (line for line in response.iter_lines() if line)
         for _ in range(3):
             next(lines)
@@ -179,7 +192,8 @@ def test_a_client_that_leaves_stops_the_engine_within_a_second_and_leaves_what_c
     assert (call["status"], call["not_learnable_reason"]) == ("cancelled", "cancelled")
     assert 2 <= len(call["completion_token_ids"]) <= 3
     assert len(call["sampler_logprobs"]) == len(call["completion_token_ids"])
-    assert newest_episode(service)["outcome"] is None or not newest_episode(service)["grades"]
+    assert digested_outcome(service)["value"] is None
+    assert newest_episode(service)["grades"] == []
 
 
 def test_a_client_that_leaves_before_a_plain_answer_stops_the_engine_too(service, engine):
@@ -214,7 +228,10 @@ def test_a_failure_is_never_a_short_success(service, engine, client, failure):
     with pytest.raises(openai.APIError):
         list(
             client.chat.completions.create(
-                model="denizen", messages=[{"role": "user", "content": "x"}], stream=True
+                model="denizen",
+                messages=[{"role": "user", "content": "x"}],
+                stream=True,
+                metadata={"reference": "x"},
             )
         )
     call = only_call(service)
@@ -222,8 +239,8 @@ def test_a_failure_is_never_a_short_success(service, engine, client, failure):
     assert call["error"]
     assert call["finish_reason"] is None
     assert call["learnable"] is False
-    outcome = newest_episode(service)["outcome"]
-    assert outcome is None or outcome["value"] is None
+    assert digested_outcome(service)["value"] is None
+    assert newest_episode(service)["grades"] == []
 
 
 def test_after_an_error_in_mid_stream_neither_stop_nor_done_follows(service, engine):

@@ -147,6 +147,7 @@ async def test_a_stream_is_recorded_and_shown_as_the_plain_answer(
     shown = plain.answer(copy.deepcopy(stream.answer))
     views = [streamed.chunk(parse_json(data)) for data in await client.events(stream.raw)]
     assert kept(streamed) == kept(plain)
+    assert kept(plain).keys() == told(shown).keys()
     assert all(choice[2][1] and choice[2][2] for choice in kept(streamed).values())
     assert assembled([view for view in views if view is not None]) == told(shown)
     if b'"usage"' in stream.raw:

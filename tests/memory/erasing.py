@@ -1,0 +1,105 @@
+"""A home with episodes that have all that can hang on them, and what erases from it."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from memory.database import Transaction
+from memory.episode_store import set_grades
+from memory.eraser import Eraser
+from memory.erasure_scope import Scope
+from memory.recording import CallKeys
+from memory.store import Store
+from memory.task_store import add_task
+from memory.types import EpisodeSource, Feedback, Grade, GradeKind, Outcome
+from tests.records import NOON, call, episode, later, task
+
+PLANTED = "zq7PlantedSecretText5f1c9a"
+
+
+class Home:
+    """A store in a home folder, and what erases from it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.store = Store(path / "denizen.db")
+        self.forgotten: set[str] = set()
+        self.running: set[str] = set()
+        self.eraser = Eraser(
+            self.store, path, running=lambda scope: self.running, forget=[self.forgotten.update]
+        )
+
+    async def record(self, number: int, text: str = PLANTED, **fields: Any) -> str:
+        """Record an episode of two calls with all that can hang on it; return its id."""
+        id = f"ep_{number}"
+        its = episode(id=id, task_text=f"about {text}", created_at=later(number), **fields)
+        request = {"messages": [{"role": "user", "content": f"about {text} " * 40}]}
+        answer = {"role": "assistant", "content": f"answer {text} " * 30}
+        first = call(id=f"c{number}", episode_id=id, request=request, message=answer)
+        longer = [*request["messages"], answer, {"role": "user", "content": f"more {text}"}]
+        second = call(
+            id=f"c{number}b", episode_id=id, request={"messages": longer}, parent_id=first.id
+        )
+        keys = CallKeys(quotes=[("user", "about", 2, text)])
+        await self.store.episodes.record(its, [first], [keys])
+        await self.store.episodes.record(its, [second], [keys])
+        said = Feedback(
+            id=f"fb{number}",
+            episode_id=id,
+            created_at=NOON,
+            value=1,
+            comment=f"comment {text}",
+            correction=f"correction {text}",
+        )
+        await self.store.episodes.add_feedback(said)
+        grade = Grade(
+            kind=GradeKind.PERSON, grader="user", version="1", value=1, explanation=f"why {text}"
+        )
+
+        def hang(db: Transaction) -> None:
+            set_grades(db, its, [grade], Outcome(value=1.0, provenance=None, num_grades=1))
+            vector = np.ones(4, dtype="<f4").tobytes()
+            db.execute(
+                "INSERT INTO vectors (episode_id, embedder, vector) VALUES (?, 'e', ?)",
+                (id, vector),
+            )
+            derived = task(
+                number,
+                messages=({"role": "user", "content": text},),
+                origin=f"episode:{id}",
+                tenant=its.tenant,
+            )
+            add_task(db, derived)
+
+        await self.store.database.write_async(hang)
+        return id
+
+    async def practise(self, number: int, of: int) -> str:
+        """Record practice on the task that was made of an episode."""
+        id = f"ep_practice_{number}"
+        its = episode(
+            id=id,
+            source=EpisodeSource.PRACTICE,
+            task_id=f"task_{of:04d}",
+            task_text=PLANTED,
+            digested_revision=1,
+        )
+        grade = Grade(kind=GradeKind.CHECK, grader="g", version="1", value=1)
+        outcome = Outcome(value=1.0, provenance=None, num_grades=1)
+        tried = (its, call(id=f"p{number}", episode_id=id), grade, outcome)
+        await self.store.episodes.record_practice([tried])
+        return id
+
+    async def erase(self, **scope: Any) -> dict[str, Any]:
+        return await self.eraser.erase(Scope(**scope), actor="test")
+
+    def files_with(self, text: str) -> list[str]:
+        return [
+            path.name
+            for path in self.path.rglob("*")
+            if path.is_file() and text.encode() in path.read_bytes()
+        ]
+
+    def count(self, table: str) -> int:
+        return int(self.store.database.read(f"SELECT COUNT(*) AS n FROM {table}")[0]["n"])
