@@ -15,6 +15,7 @@ from typing import Any
 import uvloop
 from fastapi import FastAPI, Request
 from fastapi.responses import Response
+from starlette.types import ASGIApp
 
 import home as house
 import settings as configuration
@@ -110,7 +111,7 @@ class Service:
         self._server.request_stop()
         return True
 
-    async def start(self) -> FastAPI:
+    async def start(self) -> ASGIApp:
         """Wire the components and return the application; the engine goes on starting behind it."""
         config = self.settings
         model, clients = await self._engines()
@@ -376,7 +377,7 @@ class Service:
             promotes_by_itself=self.settings.promotion.mode == "auto",
         )
 
-    def _application(self, names: ModelNames) -> FastAPI:
+    def _application(self, names: ModelNames) -> ASGIApp:
         app = FastAPI(
             title="Denizen", docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False
         )
@@ -401,15 +402,14 @@ class Service:
             adapter_routes.routes(self.store, self.registry, self.pointer, evaluation)
         )
         app.add_api_route("/v1/status", self._show_status)
-        app.add_middleware(AdmissionMiddleware, in_flight=self.in_flight)
-        app.add_middleware(
-            AccessMiddleware,
+        answer_errors(app)
+        answering = agent_routes.Answering(self.gateway, otherwise=app)
+        return AccessMiddleware(
+            AdmissionMiddleware(answering, in_flight=self.in_flight),
             auth=self.settings.auth,
             max_body_bytes=int(self.settings.server.max_body_mib * 2**20),
             max_upload_bytes=self.fit.max_upload_bytes,
         )
-        answer_errors(app)
-        return app
 
 
 def serve(

@@ -11,7 +11,7 @@ down first. It does not know how adapter files are made or checked.
 import asyncio
 import re
 import secrets
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -127,14 +127,17 @@ class AdapterSlot:
         ]
 
     @asynccontextmanager
-    async def lease(self, version: str, *, affinity: str | None = None) -> AsyncIterator[Lease]:
+    async def lease(
+        self, version: str, *, affinity: Callable[[], str] | None = None
+    ) -> AsyncIterator[Lease]:
         """Hold a version for one request; load it first when it is known but not resident.
 
         A request for the live version never waits: where no engine has it, it is refused.
 
         Args:
             version: a version, "base", or a name given to ``load_ephemeral``.
-            affinity: names the conversation; its requests go to one engine if possible.
+            affinity: names the conversation, where there are several engines; its requests go to
+                one of them if possible.
 
         Raises:
             NotFoundError: there is no such version.
@@ -268,16 +271,16 @@ class AdapterSlot:
         loading = f"the live version {self._live} is being loaded"
         return engine.down_reason or self._repairs.reason(engine) or loading
 
-    async def _hold(self, version: str, affinity: str | None) -> EngineSlots:
+    async def _hold(self, version: str, affinity: Callable[[], str] | None) -> EngineSlots:
         """Choose an engine that has the version, or let one load it, and hold it there."""
         if able := self._engines.able(version):
-            engine = choose(able, affinity)
+            engine = _choose(able, affinity)
             engine.hold(version)
             return engine
         if version in {self._live, BASE}:
             raise EngineUnavailableError("; ".join(self.not_ready()))
         path = await self._path_of(version)
-        engine = choose(self._engines.up(), affinity)
+        engine = _choose(self._engines.up(), affinity)
         await engine.load(version, path, probe=version not in self._ephemeral)
         return engine
 
@@ -287,3 +290,9 @@ class AdapterSlot:
         if not VERSION_NAME.fullmatch(name):
             raise NotFoundError(f"there is no adapter version {name[:100]!r}")
         return await self._files.path_of(name)
+
+
+def _choose(engines: Sequence[EngineSlots], affinity: Callable[[], str] | None) -> EngineSlots:
+    if len(engines) == 1:  # whatever the conversation is called
+        return engines[0]
+    return choose(engines, None if affinity is None else affinity())

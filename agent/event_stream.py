@@ -16,6 +16,9 @@ from starlette.types import Receive, Scope, Send
 T = TypeVar("T")
 
 DONE = b"data: [DONE]\n\n"
+WATCH_AFTER_S = 0.25
+"""How long an answer may take before its client is watched: most clients that leave do so because
+they have waited, and a watch costs as much as parsing the request."""
 
 
 def event(body: dict[str, Any], name: str | None = None) -> bytes:
@@ -83,14 +86,18 @@ class WhileConnected:
         self._receive = receive
         self.has_left = False
         self._is_over = False
+        self._watch: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
         task = asyncio.current_task()
         assert task is not None
         self._task, self._num_cancels = task, task.cancelling()
+        self._begin = asyncio.get_running_loop().call_later(WATCH_AFTER_S, self._begin_watch)
+        return self
+
+    def _begin_watch(self) -> None:
         self._watch = asyncio.create_task(_disconnected(self._receive))
         self._watch.add_done_callback(self._on_watched)
-        return self
 
     def _on_watched(self, watch: "asyncio.Task[None]") -> None:
         if not (watch.cancelled() or self._is_over):
@@ -104,7 +111,9 @@ class WhileConnected:
         traceback: TracebackType | None,
     ) -> bool:
         self._is_over = True
-        self._watch.cancel()
+        self._begin.cancel()
+        if self._watch is not None:
+            self._watch.cancel()
         is_ours = self.has_left and self._task.uncancel() <= self._num_cancels
         return is_ours and kind is asyncio.CancelledError
 

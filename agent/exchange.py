@@ -1,20 +1,21 @@
 """One request and its answer: what was asked, which weights answer, which records remain.
 
-Pure bookkeeping: it neither talks to the engine nor writes to the store.
+Bookkeeping: it does not talk to the engine and writes nothing.
 """
 
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
 from agent.capture import Capture, CapturedChoice
 from agent.dialects.dialect import Ask, Reply
-from agent.placement import Place
+from agent.placement import Asked, Place
 from agent.policy import parse_json
-from memory.errors import InvalidRequestError
+from memory.errors import DenizenError, InvalidRequestError
 from memory.types import Call, CallStatus, utc_now
 
 MAX_SESSION_NAME = 200
@@ -67,7 +68,8 @@ class Exchange:
 
     ask: Ask
     options: Options
-    place: Place
+    asked: Asked
+    find_place: Callable[[Asked], Place]
     adapter: str
     capture: Capture
     reply: Reply
@@ -75,6 +77,23 @@ class Exchange:
     recalled: Mapping[str, Any] | None = None  # what memory put into the prompt
     started_at: datetime = field(default_factory=utc_now)
     started: float = field(default_factory=time.perf_counter)
+    _place: Place | None = None
+
+    @property
+    def place(self) -> Place:
+        """Where the request belongs in the record; looked for once, when it is first needed.
+
+        Raises:
+            StoreError: the record cannot be read.
+        """
+        if self._place is None:
+            self._place = self.find_place(self.asked)
+        return self._place
+
+    def settle(self) -> None:
+        """Look for the place now, while the engine computes."""
+        with suppress(DenizenError):  # found again where it is needed, and told there
+            _ = self.place
 
     def absorb(self, raw: bytes) -> bytes:
         """Keep one chunk of the engine; return what the client is told of it, nothing perhaps."""

@@ -27,7 +27,7 @@ from agent.pins import Pins
 from agent.placement import Asked, Placement
 from agent.prompts import Prompts
 from memory.errors import DenizenError, StoreError, UnavailableError
-from memory.http import error_answer
+from memory.http import error_answer, unexpected_error
 from memory.tenants import Sight, caller_of
 from memory.types import Call, CallStatus, utc_now
 from memory.wire import read_json
@@ -84,6 +84,10 @@ class Gateway:
             return await self._answer(request, dialect)
         except DenizenError as error:
             return error_answer(error, dialect.error(error))
+        except Exception:
+            log.exception("a request failed for an unforeseen reason")
+            failure = unexpected_error()
+            return error_answer(failure, dialect.error(failure))
 
     async def count_tokens(self, model: str, body: dict[str, Any]) -> int:
         """Return how many tokens a conversation's prompt has for a model."""
@@ -108,10 +112,12 @@ class Gateway:
             try:
                 lease = await stack.enter_async_context(
                     self._slot.lease(
-                        exchange.adapter, affinity=options.session or exchange.place.episode.id
+                        exchange.adapter,
+                        affinity=lambda: options.session or exchange.place.episode.id,
                     )
                 )
                 upstream = lease.addressed(await self._prompts.prepare(exchange))
+                asyncio.get_running_loop().call_soon(exchange.settle)  # once it has been sent
                 if not ask.stream:
                     return await self._plain(request, exchange, lease, upstream)
                 events = lease.client.stream(upstream, ask.path)
@@ -144,34 +150,34 @@ class Gateway:
         await asyncio.gather(*self._background, return_exceptions=True)
 
     def _open(self, ask: Ask, options: Options, tenant: str | None) -> Exchange:
-        adapter = self._resolve(ask.model)
-        place = self._placement.place(
-            Asked(
-                messages=ask.messages,
-                continues=ask.continues,
-                session=options.session,
-                user=ask.user or ask.metadata.user,
-                tenant=tenant,
-                task=ask.metadata.task,
-                reference=ask.metadata.reference,
-                grader=ask.metadata.grader,
-                learn=options.learn,
-                record=options.record,
-                retry_key=options.retry_key,
-                is_retry=options.is_retry,
-            )
+        asked = Asked(
+            messages=ask.messages,
+            continues=ask.continues,
+            session=options.session,
+            user=ask.user or ask.metadata.user,
+            tenant=tenant,
+            task=ask.metadata.task,
+            reference=ask.metadata.reference,
+            grader=ask.metadata.grader,
+            learn=options.learn,
+            record=options.record,
+            retry_key=options.retry_key,
+            is_retry=options.is_retry,
         )
-        if self._pins is not None and ask.model == LIVE_NAME:
-            adapter = self._pins.version_of(place.episode.id) or adapter
         capture = Capture()
-        return Exchange(
+        exchange = Exchange(
             ask=ask,
             options=options,
-            place=place,
-            adapter=adapter,
+            asked=asked,
+            find_place=self._placement.place,
+            adapter=self._resolve(ask.model),
             capture=capture,
             reply=ask.reply(capture),
         )
+        if self._pins is not None and ask.model == LIVE_NAME:
+            pinned = self._pins.version_of(exchange.place.episode.id)
+            exchange.adapter = pinned or exchange.adapter
+        return exchange
 
     async def _plain(
         self, request: Request, exchange: Exchange, lease: Lease, upstream: dict[str, Any]
@@ -183,10 +189,12 @@ class Gateway:
         exchange.capture.absorb(answer)
         view = exchange.reply.body(answer)
         metrics.FIRST_BYTE.observe((utc_now() - exchange.started_at).total_seconds())
-        await self._record(exchange, CallStatus.OK, None)
-        return Response(
+        told = self._begin_record(exchange, CallStatus.OK, None)
+        response = Response(
             orjson.dumps(view), media_type="application/json", headers=exchange.headers()
         )
+        await told
+        return response
 
     async def _left(self, exchange: Exchange) -> Response:
         """Record an answer that nobody waits for any more."""
@@ -212,27 +220,39 @@ class Gateway:
         yield b"".join(exchange.reply.end())
 
     async def _record(self, exchange: Exchange, status: CallStatus, error: str | None) -> None:
-        """Keep the exchange, once; what cannot be written is counted, and breaks no answer.
+        """Keep the exchange, once; what cannot be written is counted, and breaks no answer."""
+        await self._begin_record(exchange, status, error)
+
+    def _begin_record(
+        self, exchange: Exchange, status: CallStatus, error: str | None
+    ) -> "asyncio.Future[None]":
+        """Begin to keep the exchange; the future is done when it is, or cannot be.
 
         A client that leaves meanwhile does not take the record with it.
         """
-        if exchange.is_closed:
-            return
-        exchange.is_closed = True
-        metrics.REQUESTS.labels(status).inc()
-        if exchange.options.record:
-            await asyncio.wait([self._keep(exchange, status, error)])
+        told = asyncio.get_running_loop().create_future()
+        if exchange.is_closed or not exchange.options.record:
+            told.set_result(None)
+        if not exchange.is_closed:
+            exchange.is_closed = True
+            metrics.REQUESTS.labels(status).inc()
+            if exchange.options.record:
+                self._keep(exchange, status, error, told)
+        return told
 
     def _keep(
-        self, exchange: Exchange, status: CallStatus, error: str | None
-    ) -> "asyncio.Future[None]":
-        """Begin to write the records; the future is done after the commit."""
+        self,
+        exchange: Exchange,
+        status: CallStatus,
+        error: str | None,
+        told: "asyncio.Future[None]",
+    ) -> None:
         calls, began = exchange.calls(status, error), time.perf_counter()
         kept = self._placement.keep(exchange.place, calls)
         self._background.add(kept)
         metrics.RECORDS_WAITING.inc()
         kept.add_done_callback(partial(self._on_kept, calls, status, began))
-        return kept
+        kept.add_done_callback(partial(_tell, told))
 
     def _on_kept(
         self, calls: Sequence[Call], status: CallStatus, began: float, kept: "asyncio.Future[None]"
@@ -258,6 +278,11 @@ class Gateway:
             if reason is not None:
                 metrics.RECORDS_TEXT_ONLY.labels(reason).inc()
         self._on_recorded()
+
+
+def _tell(told: "asyncio.Future[None]", _: "asyncio.Future[None]") -> None:
+    if not told.done():  # nobody waits any more
+        told.set_result(None)
 
 
 async def _first(events: AsyncIterator[bytes]) -> bytes:

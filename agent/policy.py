@@ -8,11 +8,11 @@ answer and what a client may see are decided elsewhere. The engine's failures be
 import asyncio
 import re
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
+from urllib.parse import urlsplit
 
 import aiohttp
 import orjson
@@ -55,6 +55,7 @@ class PolicyClient:
     def __init__(self, base_url: str, api_key: str | None = None) -> None:
         self.base_url = base_url.rstrip("/")
         self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+        self._json_headers = self._headers | {"Content-Type": "application/json"}
         self._opened: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> Self:
@@ -210,38 +211,21 @@ class PolicyClient:
 
     async def _post_json(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
         async with self._request("POST", path, body) as response:
-            return parse_json(await response.read())
+            content = await response.read()
+        return parse_json(content)
 
-    @asynccontextmanager
-    async def _request(
+    def _request(
         self,
         method: str,
         path: str,
         body: Mapping[str, Any] | None = None,
         timeout: aiohttp.ClientTimeout | None = None,
-    ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """Send one request and yield its successful response; failures get their names here."""
-        headers = dict(self._headers)
-        data = None
-        if body is not None:
-            headers["Content-Type"] = "application/json"
-            data = orjson.dumps(body)
+    ) -> "_Request":
         options: dict[str, Any] = {} if timeout is None else {"timeout": timeout}
-        try:
-            async with self._session().request(
-                method, self.base_url + path, data=data, headers=headers, **options
-            ) as response:
-                if response.status >= 400:
-                    raise _refusal(response.status, await response.read())
-                yield response
-        except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
-            raise EngineUnavailableError(f"the engine does not answer: {error}") from error
-        except TimeoutError as error:
-            raise EngineError(f"the engine did not answer {path} in time") from error
-        except aiohttp.ClientConnectionError as error:
-            raise EngineUnavailableError(f"the engine closed the connection: {error}") from error
-        except aiohttp.ClientError as error:
-            raise EngineError(f"the engine's answer broke off: {error}") from error
+        if body is not None:
+            options["data"] = orjson.dumps(body)
+        headers = self._headers if body is None else self._json_headers
+        return _Request(self._session(), method, self.base_url + path, headers, options)
 
     def _session(self) -> aiohttp.ClientSession:
         if self._opened is None:
@@ -254,6 +238,52 @@ class PolicyClient:
                 timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S),
             )
         return self._opened
+
+
+class _Request:
+    """One request that is sent when the block is entered, and its successful response.
+
+    Failures get their names here, those while the answer is read in the block as well.
+    """
+
+    def __init__(
+        self,
+        session: aiohttp.ClientSession,
+        method: str,
+        url: str,
+        headers: Mapping[str, str],
+        options: Mapping[str, Any],
+    ) -> None:
+        self._url = url
+        self._sending = session.request(method, url, headers=headers, **options)
+
+    async def __aenter__(self) -> aiohttp.ClientResponse:
+        try:
+            response = self._response = await self._sending
+            if response.status >= 400:
+                raise _refusal(response.status, await response.read())
+        except (aiohttp.ClientError, TimeoutError) as error:
+            raise self._named(error) from error
+        return response
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._response.release()  # closes the connection where the answer has not ended
+        if isinstance(error, aiohttp.ClientError | TimeoutError):
+            raise self._named(error) from error
+
+    def _named(self, error: Exception) -> EngineError | EngineUnavailableError:
+        if isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError):
+            return EngineUnavailableError(f"the engine does not answer: {error}")
+        if isinstance(error, TimeoutError):
+            return EngineError(f"the engine did not answer {urlsplit(self._url).path} in time")
+        if isinstance(error, aiohttp.ClientConnectionError):
+            return EngineUnavailableError(f"the engine closed the connection: {error}")
+        return EngineError(f"the engine's answer broke off: {error}")
 
 
 class _Events:

@@ -5,8 +5,7 @@ from collections.abc import Callable
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
-from starlette.routing import Route
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from agent.dialects.chat import Chat
 from agent.dialects.completions import Completions
@@ -15,47 +14,59 @@ from agent.dialects.messages import Messages
 from agent.dialects.responses import Responses
 from agent.gateway import Gateway
 from agent.model_names import ModelNames
-from memory.errors import DenizenError
+from memory.errors import DenizenError, InvalidRequestError
 from memory.http import answer, error_answer
 from memory.wire import read_json
 
 
 class Answering:
-    """Answers in one dialect, as a bare ASGI application.
+    """Answers completions in every dialect, and passes on what asks for something else.
 
-    Starlette puts two layers around a function, through which every chunk of a stream would go.
+    A bare ASGI application in front of the others: what FastAPI and Starlette put around a route
+    costs a tenth of a whole answer, and each chunk of a stream would go through it.
     """
 
-    def __init__(self, gateway: Gateway, dialect: Dialect) -> None:
+    def __init__(self, gateway: Gateway, otherwise: ASGIApp) -> None:
         self._gateway = gateway
-        self._dialect = dialect
+        self._otherwise = otherwise
+        self._dialects: dict[str, Dialect] = {
+            "v1/chat/completions": Chat(),
+            "v1/completions": Completions(),
+            "v1/responses": Responses(),
+            "v1/messages": Messages(),
+        }
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
-        answered = await self._gateway.answer(Request(scope, receive), self._dialect)
-        await answered(scope, receive, send)
+        session, dialect = self._asked(scope) if scope["type"] == "http" else (None, None)
+        if dialect is None:
+            await self._otherwise(scope, receive, send)
+        elif scope["method"] != "POST":
+            refused = InvalidRequestError(f"{scope['path']} is asked by POST")
+            await answer(refused.body(), 405)(scope, receive, send)
+        else:
+            scope["path_params"] = {"session": session}
+            answered = await self._gateway.answer(Request(scope, receive), dialect)
+            await answered(scope, receive, send)
+
+    def _asked(self, scope: Scope) -> tuple[str | None, Dialect | None]:
+        """Return the session that a path names, if it does, and the dialect that it asks for."""
+        path: str = scope["path"][1:]
+        if not path.startswith("s/"):
+            return None, self._dialects.get(path)
+        session, _, path = path[2:].partition("/")
+        return session, self._dialects.get(path) if session else None
 
 
 def routes(gateway: Gateway, names: ModelNames, not_ready: Callable[[], list[str]]) -> APIRouter:
-    """Return the routes.
+    """Return the routes beside those that answer.
 
     Args:
-        gateway: answers completions.
+        gateway: counts tokens.
         names: the models that can be asked for.
         not_ready: the reasons why the service is not ready; empty when it is.
     """
-    router = APIRouter()
-
-    def add(path: str, dialect: Dialect) -> None:
-        for prefix in ("/v1", "/s/{session}/v1"):
-            app = Answering(gateway, dialect)
-            router.routes.append(Route(prefix + path, app, methods=["POST"]))
-
-    messages = Messages()
-    add("/chat/completions", Chat())
-    add("/completions", Completions())
-    add("/responses", Responses())
-    add("/messages", messages)
+    router, messages = APIRouter(), Messages()
 
     @router.post("/v1/messages/count_tokens")
     @router.post("/s/{session}/v1/messages/count_tokens")

@@ -84,9 +84,7 @@ class Database:
     def __init__(self, path: Path, config: MemoryConfig | None = None) -> None:
         self.path = path
         self._config = config or MemoryConfig()
-        self._queue: queue.Queue[tuple[Write, Future[Any]] | None] = queue.Queue(
-            self._config.max_queue
-        )
+        self._queue: queue.SimpleQueue[tuple[Write, Future[Any]] | None] = queue.SimpleQueue()
         self._wal = path.with_name(f"{path.name}-wal")
         self._must_cut_bytes = MUST_CUT_BYTES  # more where a reader was in the way
         self._local = threading.local()
@@ -106,7 +104,7 @@ class Database:
         connection = sqlite3.connect(self.path, check_same_thread=False, isolation_level=None)
         synchronous = "FULL" if self._config.durability == "disk" else "NORMAL"
         for pragma in (
-            "page_size=8192",  # in a new file: of records of 1 to 3 KB, 4,096 bytes hold few
+            "page_size=4096",  # in a new file: a commit writes whole pages, about 12 of them
             "journal_mode=WAL",
             f"synchronous={synchronous}",
             "foreign_keys=ON",
@@ -131,10 +129,9 @@ class Database:
         with self._closing:
             if self._is_closed:  # nobody would ever answer
                 raise StoreError("the database is closed")
-            try:
-                self._queue.put_nowait((write, future))
-            except queue.Full:
-                raise UnavailableError("the database cannot keep up", retry_after_s=1) from None
+            if self._queue.qsize() >= self._config.max_queue:
+                raise UnavailableError("the database cannot keep up", retry_after_s=1)
+            self._queue.put((write, future))
         return future
 
     @property
@@ -232,24 +229,23 @@ class Database:
             future.set_exception(refused(error))
 
     def _commit(self, batch: list[tuple[Write, Future[Any]]]) -> None:
+        # Whoever asked may be gone before it begins.
+        batch = [one for one in batch if one[1].set_running_or_notify_cancel()]
         done: list[tuple[Future[Any], Any]] = []
         try:
             with _immediate(self._writer):
-                for write, future in batch:
-                    if not future.set_running_or_notify_cancel():
-                        continue  # whoever asked is gone before it began
-                    try:
-                        with self._writer.atomic():
-                            done.append((future, write(self._writer)))
-                    except Exception as error:
-                        if is_file_fault(error) or not self._writer.conn.in_transaction:
-                            raise  # what the others of the batch did is undone too
-                        future.set_exception(refused(error))
+                if len(batch) == 1:  # it needs no savepoint: the transaction is undone with it
+                    done = [(future, write(self._writer)) for write, future in batch]
+                else:
+                    done = self._write_each(batch)
         except Exception as error:  # the writer must live on, whatever one batch did
-            log.exception("commit of %d writes failed", len(batch))
-            failure = StoreError(f"cannot write the database: {error}")
+            failure: Exception = StoreError(f"cannot write the database: {error}")
+            if len(batch) == 1 and not is_file_fault(error):
+                failure = refused(error)
+            else:
+                log.exception("commit of %d writes failed", len(batch))
             for _, future in batch:
-                with suppress(InvalidStateError):  # it is done, or its caller is gone
+                with suppress(InvalidStateError):  # it has been refused
                     future.set_exception(failure)
             return
         for future, result in done:
@@ -257,6 +253,19 @@ class Database:
         self._checkpoints.after_commit()
         if self.wal_bytes > self._must_cut_bytes:
             self._cut_wal(self._writer.conn)
+
+    def _write_each(self, batch: list[tuple[Write, Future[Any]]]) -> list[tuple[Future[Any], Any]]:
+        """Run writes of which one that fails takes no other with it; return what was done."""
+        done: list[tuple[Future[Any], Any]] = []
+        for write, future in batch:
+            try:
+                with self._writer.atomic():
+                    done.append((future, write(self._writer)))
+            except Exception as error:
+                if is_file_fault(error) or not self._writer.conn.in_transaction:
+                    raise  # what the others of the batch did is undone too
+                future.set_exception(refused(error))
+        return done
 
     def _cut_wal(self, writer: sqlite3.Connection) -> bool:
         """Empty the log when a checkpoint that is being made has ended; say whether it is empty."""

@@ -60,9 +60,13 @@ async def _answer_error(_: Request, error: Exception) -> Response:
     return error_answer(error)
 
 
+def unexpected_error() -> DenizenError:
+    """Return what a client learns of an error in the program: that it was not its fault."""
+    return DenizenError("an internal error; the service's log says more")
+
+
 async def _answer_unexpected(_: Request, error: Exception) -> Response:
-    # Starlette logs the traceback; a client learns no more than that it was not its fault.
-    return answer(DenizenError("an internal error; the service's log says more").body(), 500)
+    return answer(unexpected_error().body(), 500)  # Starlette logs the traceback
 
 
 async def _answer_http_error(request: Request, error: Exception) -> Response:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from enum import Enum
 from functools import cache
+from operator import attrgetter
 from typing import Any, TypeVar
 
 import orjson
@@ -22,10 +23,10 @@ PLAIN = {str, int, float, bytes, type(None)}  # SQLite stores these as they are
 
 def encode(record: Any, *, skip: frozenset[str] = frozenset()) -> dict[str, Any]:
     """Return the record's fields as SQLite values, keyed by column."""
+    names, values_of = _fields(typing.cast(Any, type(record)), skip)
     return {
-        name: value if type(value := getattr(record, name)) in PLAIN else encode_value(value)
-        for name in _names(typing.cast(Any, type(record)))
-        if name not in skip
+        name: value if type(value) in PLAIN else encode_value(value)
+        for name, value in zip(names, values_of(record), strict=True)
     }
 
 
@@ -81,8 +82,12 @@ def insert_all(
 
 
 @cache
-def _names(cls: Any) -> tuple[str, ...]:
-    return tuple(field.name for field in dataclasses.fields(cls))
+def _fields(
+    cls: Any, skip: frozenset[str]
+) -> tuple[tuple[str, ...], Callable[[Any], tuple[Any, ...]]]:
+    """Return the names of a record's fields, and what reads them all at once."""
+    names = tuple(field.name for field in dataclasses.fields(cls) if field.name not in skip)
+    return names, attrgetter(*names)
 
 
 @cache

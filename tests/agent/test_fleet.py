@@ -2,6 +2,7 @@
 
 import asyncio
 from collections import Counter
+from functools import partial
 
 import pytest
 
@@ -112,7 +113,8 @@ async def test_a_request_that_meets_a_dead_engine_takes_only_that_one_out(slot, 
     failed = 0
     for number in range(60):
         try:
-            async with slot.lease(V1, affinity=str(number)) as lease:  # both are asked in turn
+            name = partial(str, number)  # both are asked in turn
+            async with slot.lease(V1, affinity=name) as lease:
                 await lease.client.chat({"model": lease.model, "messages": HELLO})
         except EngineUnavailableError:
             failed += 1
@@ -186,7 +188,7 @@ async def test_requests_of_one_conversation_reach_one_engine(slot):
     await go_live(slot, V1)
     asked = set()
     for _ in range(10):
-        async with slot.lease(V1, affinity="ep-1") as lease:
+        async with slot.lease(V1, affinity=lambda: "ep-1") as lease:
             asked.add(lease.client)
     assert len(asked) == 1
 
