@@ -56,6 +56,12 @@ class Group:
     vectors_ND: Vectors  # of length 1
     is_fixed: bool = False
     policy: str = ""  # only groups of the same one exchange texts
+    num_unseen: int = 0  # texts of the skill that are not in the sample
+
+    @property
+    def num_texts(self) -> int:
+        """Count all texts of the skill."""
+        return len(self.vectors_ND) + self.num_unseen
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -103,6 +109,9 @@ def regroup(groups: Sequence[Group], pen_ND: Vectors, *, min_size: int) -> list[
     parts = _split(groups, all_ND, min_size)
     waiting = np.arange(len(all_ND) - len(pen_ND), len(all_ND))
     parts += _found(all_ND, waiting, min_size)
+    _settle(parts, all_ND, waiting)  # strays would draw the means of their skills together
+    left = [part for part in parts if not len(part.rows) and part.skill_id is not None]
+    parts = [part for part in parts if len(part.rows)]
     parts = _merge(parts, all_ND, below=MERGE_BELOW, similarity=MERGE_SIMILARITY)
     _settle(parts, all_ND, waiting)
     return [
@@ -112,7 +121,7 @@ def regroup(groups: Sequence[Group], pen_ND: Vectors, *, min_size: int) -> list[
             absorbs=tuple(part.absorbs),
             members=[origin[row] for row in part.rows],
         )
-        for part in parts
+        for part in [*parts, *left]
     ]
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from memory.churn import allowance, bounded, num_moved
 from memory.database import Transaction
 from memory.embed import Vector
 from memory.regroup import Group, Regrouped, Vectors, regroup
@@ -38,7 +39,10 @@ from memory.types import SkillEvent, SkillPolicy
 
 log = logging.getLogger(__name__)
 SAMPLE = 200
-"""Of each skill, the newest texts that are looked at; twice as many as speak for it."""
+"""Of each skill, the texts that are looked at; twice as many as speak for it."""
+OLDER = 4
+"""One part in so many of them are not the newest but older ones, by turns: what a split left behind
+because a look may not move more follows its kind."""
 MAX_LOOKED = 20_000
 """Texts of all skills of a tenant that are looked at, about: 31 MB of vectors."""
 NAMING_SAMPLE = 50
@@ -56,6 +60,7 @@ class _View:
     skills: Mapping[int, SkillRow]
     ids: Mapping[int | None, Sequence[str]]  # episodes and tasks of each skill; None: the pen
     vectors: Mapping[int | None, Vectors]
+    num_unseen: Mapping[int, int]  # episodes and tasks of each skill that were not read
 
 
 class Regrouping:
@@ -65,6 +70,7 @@ class Regrouping:
         self._store = store
         self._sorter = sorter
         self._config = config
+        self._num_looks = 0
 
     async def run(self) -> None:
         """Look once, on a thread."""
@@ -78,41 +84,44 @@ class Regrouping:
             EmbeddingError: texts cannot be embedded.
         """
         self._sorter.renew()
+        self._num_looks += 1
         happened: Counter[str] = Counter()
         for tenant in self._store.skills.tenants():
-            seen = self._store.skills.newest_change()
-            view = self._read(tenant)
-            plan = regroup(
-                [
-                    Group(
-                        skill_id=skill_id,
-                        vectors_ND=view.vectors[skill_id],
-                        is_fixed=skill.is_fixed,
-                        policy=skill.policy.value,
-                    )
-                    for skill_id, skill in view.skills.items()
-                    if skill.policy is not SkillPolicy.LOCKED and len(view.ids[skill_id])
-                ],
-                view.vectors[None],
-                min_size=self._config.min_founders,
-            )
-            rest = self._rest_of_split(view, plan)
-            texts = self._texts(view)
-            happened += self._store.database.write(
-                lambda db, seen=seen, view=view, plan=plan, rest=rest, texts=texts: (  # type: ignore[misc]
-                    _Application(db, view, plan, rest, texts).run(seen)
-                )
-            )
+            happened += self._look_at(tenant)
         if happened:
             log.info("skills were regrouped: %s", dict(happened))
         return happened
+
+    def _look_at(self, tenant: str | None) -> Counter[str]:
+        seen = self._store.skills.newest_change()
+        view = self._read(tenant)
+        groups = [
+            Group(
+                skill_id=skill_id,
+                vectors_ND=view.vectors[skill_id],
+                is_fixed=skill.is_fixed,
+                policy=skill.policy.value,
+                num_unseen=view.num_unseen[skill_id],
+            )
+            for skill_id, skill in view.skills.items()
+            if skill.policy is not SkillPolicy.LOCKED and len(view.ids[skill_id])
+        ]
+        allowed, min_size = allowance(groups), self._config.min_founders
+        plan = regroup(groups, view.vectors[None], min_size=min_size)
+        plan = bounded(groups, plan, allowed=allowed, min_size=min_size)
+        rest = self._rest_of_split(view, plan, allowed - num_moved(groups, plan))
+        texts = self._texts(view)
+        return self._store.database.write(
+            lambda db: _Application(db, view, plan, rest, texts).run(seen)
+        )
 
     def _read(self, tenant: str | None) -> _View:
         store, embedder = self._store.skills, self._sorter.embedder_id
         skills = {row.id: row for row in store.rows_of(Sight(tenant))}
         sample = max(self._config.min_founders, min(SAMPLE, MAX_LOOKED // max(1, len(skills))))
+        sizes = {id: store.num_members(id) for id in skills}
         found: dict[int | None, list[tuple[str, bytes]]] = {
-            id: store.members(id, embedder, sample) for id in skills
+            id: self._sample(id, sizes[id], sample) for id in skills
         }
         pen = store.pen(embedder, MAX_PEN, Sight(tenant))
         found[None] = [(str(row["id"]), row["vector"]) for row in pen]
@@ -123,12 +132,28 @@ class Regrouping:
             skills=skills,
             ids={skill: [id for id, _ in rows] for skill, rows in found.items()},
             vectors={skill: _stacked(rows, dimension) for skill, rows in found.items()},
+            num_unseen={id: max(0, size - len(found[id])) for id, size in sizes.items()},
         )
 
-    def _rest_of_split(self, view: _View, plan: Sequence[Regrouped]) -> dict[str, int]:
+    def _sample(self, skill_id: int, size: int, sample: int) -> list[tuple[str, bytes]]:
+        """Return id and vector of a skill's newest texts, and of some older ones by turns."""
+        members, embedder = self._store.skills.members, self._sorter.embedder_id
+        if size <= sample:
+            return members(skill_id, embedder, sample)
+        num_older = sample // OLDER
+        newest = sample - num_older
+        turn = self._num_looks * num_older % (size - newest)
+        return [
+            *members(skill_id, embedder, newest),
+            *members(skill_id, embedder, num_older, after=newest + turn),
+        ]
+
+    def _rest_of_split(
+        self, view: _View, plan: Sequence[Regrouped], allowed: int
+    ) -> dict[str, int]:
         """Say which part of a skill that is split its older texts belong to, as a row of ``plan``.
 
-        Those that stay with the skill are left out.
+        Those that stay with the skill are left out, as are all but the ``allowed`` newest.
         """
         parts: dict[int, list[int]] = {}
         for number, one in enumerate(plan):
@@ -148,7 +173,7 @@ class Regrouping:
                 nearest = (_stacked(rest, self._sorter.dimension) @ means_GD.T).argmax(axis=1)
                 chosen = zip(rest, nearest, strict=True)
                 moves |= {id: all_parts[best] for (id, _), best in chosen if best}
-        return moves
+        return dict(list(moves.items())[: max(0, allowed)])
 
     def _texts(self, view: _View) -> dict[int | None, dict[str, str]]:
         wanted = {skill: list(ids[:NAMING_SAMPLE]) for skill, ids in view.ids.items()}

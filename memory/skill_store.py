@@ -116,10 +116,22 @@ class SkillStore:
         sql = f"{SKILL_SEEN} WHERE merged_into IS NULL AND {sight.clause} ORDER BY id"
         return [rows.decode(SkillRow, row) for row in self._db.read(sql)]
 
-    def members(self, skill_id: int, embedder: str, limit: int) -> list[tuple[str, bytes]]:
-        """Return id and vector of a skill's newest episodes and tasks."""
-        found = self._db.read(NEWEST_VECTORS, (skill_id, embedder, skill_id, embedder, limit))
+    def members(
+        self, skill_id: int, embedder: str, limit: int, *, after: int = 0
+    ) -> list[tuple[str, bytes]]:
+        """Return id and vector of a skill's newest episodes and tasks, the ``after`` newest apart.
+
+        The newest comes first.
+        """
+        values = (skill_id, embedder, skill_id, embedder, limit, after)
+        found = self._db.read(f"{NEWEST_VECTORS} OFFSET ?", values)
         return [(str(row["id"]), row["vector"]) for row in found]
+
+    def num_members(self, skill_id: int) -> int:
+        """Count a skill's episodes, practice left out, and tasks."""
+        sql = """SELECT (SELECT COUNT(*) FROM episodes WHERE skill_id = ? AND source != 'practice')
+            + (SELECT COUNT(*) FROM tasks WHERE skill_id = ?) AS number"""
+        return int(self._db.read(sql, (skill_id, skill_id))[0]["number"])
 
     def texts(self, ids: Sequence[str]) -> dict[str, str]:
         """Return what episodes and tasks ask, by id."""

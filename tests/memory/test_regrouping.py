@@ -313,6 +313,8 @@ def test_older_texts_of_a_skill_that_is_split_are_sorted_too(
     desk.record(*(f"{kind} again {n}" for n in range(60) for kind in ("sum", "word")))
     mix(desk, 1, 2)
     assert desk.regrouping.look()["split"] == 1
+    for _ in range(30):  # old texts come into view by turns
+        desk.regrouping.look()
     groups = desk.skills()
     texts = {
         row["id"]: row["task_text"]
@@ -320,3 +322,37 @@ def test_older_texts_of_a_skill_that_is_split_are_sorted_too(
     }
     kinds = {(texts[id].split()[0], skill) for id, skill in groups.items()}
     assert len(kinds) == 3
+
+
+def test_no_look_takes_more_than_one_episode_in_twenty_from_its_skill_and_all_get_home(
+    desk: Desk,
+) -> None:
+    desk.record(*(f"{kind} again {n}" for n in range(60) for kind in ("sum", "word", "ship")))
+    mix(desk, 1, 2)
+    looks = 0
+    while True:
+        before = desk.skills()
+        if not desk.regrouping.look():
+            break
+        looks += 1
+        after = desk.skills()
+        moved = [id for id, skill in before.items() if after[id] != skill]
+        assert len(moved) <= 0.05 * len(before)
+    assert looks > 5  # half of a skill of 130 is more than a look may move
+    texts = {
+        row["id"]: row["task_text"]
+        for row in desk.store.database.read("SELECT id, task_text FROM episodes")
+    }
+    kinds = {(texts[id].split()[0], skill) for id, skill in desk.skills().items()}
+    assert len(kinds) == 3
+
+
+def test_merge_that_is_too_large_for_a_look_goes_on_at_the_next(desk: Desk) -> None:
+    desk.record(*(f"{kind} again {n}" for n in range(30) for kind in ("sum", "word", "ship")))
+    ids = [id for id, skill in desk.skills().items() if skill == 1][:15]
+    part = desk.store.database.write(lambda db: split_off(db, 1, ids, title="part", actor=SYSTEM))
+    happened = [desk.regrouping.look() for _ in range(4)]
+    assert [one["merged"] for one in happened] == [0, 0, 1, 0]
+    assert happened[-1] == {}
+    assert desk.store.skills.get(part).id == 1
+    assert {*desk.skills().values()} == {1, 2, 3}

@@ -1,0 +1,113 @@
+"""Bounds what one look at the skills may change, so that most episodes keep their skill's number.
+
+A look that would move more does the smallest changes first, and of the first that does not fit as
+many texts as do, the newest: the rest follows at the next looks, and new texts join the right skill
+meanwhile. Pure functions of plans; it does not know why texts should be moved.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from memory.regroup import Group, Regrouped
+
+MOVED_AT_MOST = 0.05
+"""Part of a tenant's texts that have a skill already and get another one at a look."""
+FREE_BELOW = 20
+"""Texts of which that part is none: with so few, all may move."""
+
+_Member = tuple[int | None, int]
+
+
+@dataclass(frozen=True, slots=True)
+class _Move:
+    """Texts of one skill that go to one group, or all of a skill that becomes part of others."""
+
+    skill_id: int
+    to: int | None  # place in the plan; None: to wherever the plan has them
+    cost: int  # texts
+
+
+def allowance(groups: Sequence[Group]) -> int:
+    """Return how many texts may get another skill at a look."""
+    total = sum(group.num_texts for group in groups)
+    return total if total < FREE_BELOW else int(MOVED_AT_MOST * total)
+
+
+def num_moved(groups: Sequence[Group], plan: Sequence[Regrouped]) -> int:
+    """Count the texts that a plan takes from one skill to another, those out of view included."""
+    return sum(move.cost for move in _moves(groups, plan))
+
+
+def bounded(
+    groups: Sequence[Group], plan: Sequence[Regrouped], *, allowed: int, min_size: int
+) -> list[Regrouped]:
+    """Return what of a plan may be done now.
+
+    Args:
+        groups: the skills as they are.
+        plan: as they should be.
+        allowed: texts that may be moved.
+        min_size: a new skill that would begin with fewer waits until more may be moved.
+    """
+    done: set[_Member] = set()  # what is moved
+    gone: set[int] = set()  # skills that become part of others
+    left = allowed
+    for move in sorted(_moves(groups, plan), key=lambda move: (move.cost, move.skill_id)):
+        moving = _moving(plan, move)
+        if move.cost <= left:
+            gone |= {move.skill_id} if move.to is None else set()
+        elif move.to is not None and plan[move.to].skill_id is None and left < min_size:
+            continue
+        else:
+            moving = sorted(moving, key=lambda member: member[1])[:left]
+        done.update(moving)
+        left -= move.cost if move.skill_id in gone else len(moving)
+    return _only(groups, plan, done, gone, min_size)
+
+
+def _moves(groups: Sequence[Group], plan: Sequence[Regrouped]) -> list[_Move]:
+    absorbed = {skill_id for one in plan for skill_id in one.absorbs}
+    found = [_Move(group.skill_id, None, group.num_texts) for group in groups]
+    found = [move for move in found if move.skill_id in absorbed]
+    for number, one in enumerate(plan):
+        was = [skill for skill, _ in one.members if skill is not None and skill not in absorbed]
+        for skill_id in sorted({*was} - {one.skill_id}):
+            found.append(_Move(skill_id, number, was.count(skill_id)))
+    return found
+
+
+def _moving(plan: Sequence[Regrouped], move: _Move) -> list[_Member]:
+    places = range(len(plan)) if move.to is None else [move.to]
+    return [m for number in places for m in plan[number].members if m[0] == move.skill_id]
+
+
+def _only(
+    groups: Sequence[Group],
+    plan: Sequence[Regrouped],
+    done: set[_Member],
+    gone: set[int],
+    min_size: int,
+) -> list[Regrouped]:
+    """Return a plan with some of its moves; all other texts stay where they are."""
+    begun: list[Regrouped] = []
+    for one in plan:
+        members = [m for m in one.members if m[0] in {None, one.skill_id} or m in done]
+        num_own = sum(skill == one.split_from for skill, _ in members)
+        if one.split_from is None or num_own >= min_size:
+            absorbs = [skill for skill in one.absorbs if skill in gone]
+            begun.append(replace(one, members=members, absorbs=absorbs))
+    known = {one.skill_id for one in begun}
+    begun += [Regrouped(skill_id=g.skill_id) for g in groups if g.skill_id not in known | gone]
+    home_of = {skill: one.skill_id for one in begun for skill in (one.skill_id, *one.absorbs)}
+    placed = {member for one in begun for member in one.members}
+    stay: dict[int | None, list[_Member]] = {}
+    for group in groups:
+        rows = [(group.skill_id, row) for row in range(len(group.vectors_ND))]
+        left = [member for member in rows if member not in placed]
+        stay.setdefault(home_of[group.skill_id], []).extend(left)
+    return [
+        replace(one, members=[*one.members, *stay.get(one.skill_id, ())])
+        if one.skill_id is not None
+        else one
+        for one in begun
+    ]
