@@ -3,8 +3,9 @@
 ``python -m bench.skills`` prints one JSON object. It embeds with the service's embedder and with
 plain sentence-transformers by turns, then sends streams of unlabelled tasks in random order through
 the parts that sort them in the service: a database, ``memory/sorter.py`` in batches, and
-``memory/regrouping.py`` now and then. Labels are used to measure only; what waits without a skill
-counts as one group of its own, as what HDBSCAN leaves out does.
+``memory/regrouping.py`` now and then. Labels are used to measure only. What waits without a skill
+counts as one group of its own, as what HDBSCAN leaves out does; in ``v_measure_left_alone`` each is
+a group by itself, for both.
 
 The thresholds were chosen on 36 other families (``CALIBRATED_ON``), with seed 7, none of which is
 in the stream. It takes about five minutes on two cores; run nothing beside it.
@@ -106,7 +107,7 @@ BATCH = 16  # as the service digests
 LOOK_EVERY = 300  # episodes between two looks at all skills
 REAL = ("multiple", "simple", "parallel", "parallel_multiple", "relevance")
 """Files ``live_*`` whose requests fit the functions offered; ``irrelevance``, whose requests do
-not, is measured apart.
+not, is measured apart, and all together.
 """
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -163,7 +164,11 @@ def main() -> None:
         _say(name)
         report[name] = discovered(stream, embedder, system=system)
     report["bare"] |= offline(gym, embedder)
-    for name, files in (("real_requests", REAL), ("real_irrelevance", ("irrelevance",))):
+    for name, files in (
+        ("real_requests", REAL),
+        ("real_irrelevance", ("irrelevance",)),
+        ("real_requests_and_irrelevance", (*REAL, "irrelevance")),
+    ):
         if options.bfcl is None:
             report[name] = {"not_measured": "give the wheel of bfcl-eval with --bfcl"}
             continue
@@ -242,7 +247,7 @@ def discovered(
         after = _skills(store)
         assigned = [after.get(f"ep_{n:06d}") or -1 for n in range(len(stream.texts))]
         return {
-            "v_measure": round(float(v_measure_score(stream.labels, assigned)), 4),
+            **_agreement(stream.labels, assigned),
             "skills": len({*assigned} - {-1}),
             "waiting": round(assigned.count(-1) / len(assigned), 4),
             "kept_their_skill": [round(share, 4) for share in kept],
@@ -264,12 +269,21 @@ def offline(stream: Stream, embedder: Remembering) -> dict[str, Any]:
             min_cluster_size=min_cluster_size, min_samples=min_samples, copy=True
         ).fit_predict(vectors_ND)
         tried[f"hdbscan_{min_cluster_size}_{min_samples}"] = {
-            "v_measure": round(float(v_measure_score(labels, groups)), 4),
+            **_agreement(labels, groups.tolist()),
             "clusters": len({*groups.tolist()} - {-1}),
             "left_out": round(float((groups < 0).mean()), 4),
         }
     true_k = {"v_measure": round(float(v_measure_score(labels, kmeans)), 4)}
     return {"offline": {"kmeans_with_the_true_k": true_k} | tried}
+
+
+def _agreement(labels: Sequence[str], groups: Sequence[int]) -> dict[str, float]:
+    """Return the V-measure with what is left out (-1) as one group, and each as one by itself."""
+    alone = [group if group >= 0 else -1 - n for n, group in enumerate(groups)]
+    return {
+        "v_measure": round(float(v_measure_score(labels, groups)), 4),
+        "v_measure_left_alone": round(float(v_measure_score(labels, alone)), 4),
+    }
 
 
 def _sort(
