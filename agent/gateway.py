@@ -152,6 +152,7 @@ class Gateway:
     def _open(self, ask: Ask, options: Options, tenant: str | None) -> Exchange:
         asked = Asked(
             messages=ask.messages,
+            request=ask.record,
             continues=ask.continues,
             session=options.session,
             user=ask.user or ask.metadata.user,

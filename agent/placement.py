@@ -10,6 +10,7 @@ import dataclasses
 import time
 from collections.abc import Collection, Iterator, Sequence
 from datetime import datetime
+from typing import Any
 
 from agent.lineage import Kin, Lineage
 from agent.quotes import (
@@ -26,7 +27,7 @@ from agent.sessions import Keys, scope_of
 from memory.episode_store import EpisodeStore
 from memory.erasure_scope import Scope
 from memory.errors import NotFoundError
-from memory.privacy import Privacy
+from memory.privacy import Checked, Privacy
 from memory.recording import CallKeys
 from memory.tenants import Sight
 from memory.types import (
@@ -75,6 +76,7 @@ class Placement:
             edge=edge,
             source=Source(episode_id=episode.id, scope=asked.scope, system=keys.system, edge=edge),
             texts=asked_texts(asked.messages) if asked.record else (),
+            checked=self._checked(asked),
         )
         if asked.record:
             self._running.add(place)
@@ -96,9 +98,19 @@ class Placement:
         return kept
 
     def _begin_to_keep(self, place: Place, calls: Sequence[Call]) -> "asyncio.Future[None]":
-        if self._privacy.takes_long(calls):
+        values: list[Any] = [call.message for call in calls]
+        if place.checked is None:
+            values.append(calls[0].request)
+        if self._privacy.takes_long(*values):
             return asyncio.ensure_future(self._keep_long(place, calls))
-        return self._store(place, calls, *self._privacy.kept(place.episode, calls))
+        kept = self._privacy.kept(place.episode, calls, place.checked)
+        return self._store(place, calls, *kept)
+
+    def _checked(self, asked: Asked) -> Checked | None:
+        """Look through a request while it is answered; a long one is left to a thread."""
+        if asked.request is None or not asked.record or self._privacy.takes_long(asked.request):
+            return None
+        return self._privacy.checked(asked.request)
 
     async def _keep_long(self, place: Place, calls: Sequence[Call]) -> None:
         kept = await asyncio.to_thread(self._privacy.kept, place.episode, calls)

@@ -4,12 +4,14 @@ Nothing of them is recorded yet, so that the database cannot find them. It reads
 """
 
 from collections import Counter, OrderedDict
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from agent.quotes import Quotable, Source
 from agent.sessions import Keys, scope_of
 from memory.erasure_scope import Scope
+from memory.privacy import Checked
 from memory.types import GOES_ON, Call, Edge, Episode, Message
 
 MAX_RUNNING = 10_000  # requests remembered while they are answered
@@ -24,6 +26,7 @@ class Asked:
     """
 
     messages: Sequence[Message]  # the history as chat messages
+    request: Mapping[str, Any] | None = None  # as the record keeps it; None: not known yet
     continues: Call | None = None  # named by the client, which need not be searched
     session: str | None = None  # named by path or header
     user: str | None = None
@@ -58,6 +61,7 @@ class Place:
     edge: Edge | None = None  # why it belongs to its episode; None: it begins it
     source: Source  # whose texts other requests may quote
     texts: Sequence[Quotable]  # which, of what was asked
+    checked: Checked | None = None  # the request as it may be stored; None: to be looked through
 
 
 class RunningRequests:

@@ -9,6 +9,7 @@ are found, nor where records lie.
 import dataclasses
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
@@ -79,6 +80,16 @@ def redactor_of(config: PrivacyConfig, *, known: Iterable[str]) -> Redactor:
     return make(config.redact, known if "keys" in config.redact else ())
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Checked:
+    """What is known of a request before there is an answer to it."""
+
+    request: Mapping[str, Any]
+    clean: Mapping[str, Any]  # as it may be stored; the request itself where nothing was found
+    in_prompt: bool  # what was taken out reached the prompt
+    is_forged: bool  # a message from outside holds what would end or begin a turn
+
+
 class Privacy:
     """Decides over records before they are stored.
 
@@ -99,18 +110,35 @@ class Privacy:
         self.control_tokens = control_tokens or ControlTokens()
         self._redactor = redactor or redactor_of(self.config, known=())
 
-    def kept(self, episode: Episode, calls: Sequence[Call]) -> tuple[Episode, list[Call]]:
+    def checked(self, request: Mapping[str, Any]) -> Checked:
+        """Look through a request, which may be done before it is answered."""
+        words = "\n".join(texts_in(request))
+        clean = self._clean(request) if self._redactor.may_hold(words) else request
+        looks = self.config.control_tokens != "pass" and self.control_tokens.occur_in(words)
+        return Checked(
+            request=request,
+            clean=clean,
+            in_prompt=clean is not request and _prompt(clean) != _prompt(request),
+            is_forged=looks and self.control_tokens.forged_in(request.get("messages") or ()),
+        )
+
+    def kept(
+        self, episode: Episode, calls: Sequence[Call], checked: Checked | None = None
+    ) -> tuple[Episode, list[Call]]:
         """Return an episode and the calls of one answer, as they may be stored.
 
         The calls share one request. What nothing was found in is returned as it came.
+
+        Args:
+            episode: where they belong.
+            calls: one a choice.
+            checked: their request, where it has been looked through.
         """
-        request = calls[0].request
-        words = "\n".join(texts_in(request))
-        clean = self._clean(request) if self._redactor.may_hold(words) else request
-        reason = self._withheld(episode, request, words)
-        in_prompt = clean is not request and _prompt(clean) != _prompt(request)
-        kept = [self._kept(call, clean, reason, in_prompt=in_prompt) for call in calls]
-        if clean is not request or episode.reference is not None:
+        if checked is None or checked.request is not calls[0].request:
+            checked = self.checked(calls[0].request)
+        reason = self._withheld(episode, checked)
+        kept = [self._kept(call, checked, reason) for call in calls]
+        if checked.clean is not checked.request or episode.reference is not None:
             episode = dataclasses.replace(
                 episode,
                 task_text=self.text(episode.task_text),
@@ -121,9 +149,8 @@ class Privacy:
             episode = dataclasses.replace(episode, learn=False, withheld=reason)
         return episode, kept
 
-    def takes_long(self, calls: Sequence[Call]) -> bool:
-        """Say whether the calls of one answer hold so much that others would wait for ``kept``."""
-        values = (calls[0].request, *(call.message for call in calls))
+    def takes_long(self, *values: Any) -> bool:
+        """Say whether values hold so much that others would wait while it is looked through."""
         return sum(len(text) for value in values for text in _texts(value)) > LONG
 
     def feedback(self, feedback: Feedback) -> Feedback:
@@ -155,13 +182,11 @@ class Privacy:
             return messages
         return self.control_tokens.neutralised(messages)
 
-    def _kept(
-        self, call: Call, request: Mapping[str, Any], reason: str | None, *, in_prompt: bool
-    ) -> Call:
-        message, error = call.message, self._clean(call.error)
+    def _kept(self, call: Call, checked: Checked, reason: str | None) -> Call:
+        request, message, error = checked.clean, call.message, self._clean(call.error)
         if message is not None and self._redactor.may_hold("\n".join(texts_in(message))):
             message = self._clean(message)
-        if in_prompt or message is not call.message:
+        if checked.in_prompt or message is not call.message:
             return dataclasses.replace(
                 call,
                 request=request,
@@ -176,13 +201,12 @@ class Privacy:
             return call
         return dataclasses.replace(call, request=request, error=error, withheld=reason)
 
-    def _withheld(self, episode: Episode, request: Mapping[str, Any], words: str) -> str | None:
+    def _withheld(self, episode: Episode, checked: Checked) -> str | None:
         """Say why an answer is kept from learning, whatever its caller says.
 
         Forged turns come first: a tenant's own episodes are recalled for it, and those never.
         """
-        looks = self.config.control_tokens != "pass" and self.control_tokens.occur_in(words)
-        if looks and self.control_tokens.forged_in(request.get("messages") or ()):
+        if checked.is_forged:
             return CONTROL_TOKENS
         if episode.withheld is not None:
             return episode.withheld

@@ -8,6 +8,7 @@ from agent.placement import Asked
 from memory.erasure_scope import Scope
 from memory.privacy import Privacy
 from memory.types import Edge
+from tests import records
 from tests.agent.harness import ANSWER, SUBTASK, SUMMARY, TASK, Harness, delegating, said, user
 
 
@@ -55,13 +56,13 @@ async def test_a_session_goes_on_with_a_reference_of_which_a_mark_is_stored(stor
 
 async def test_a_long_text_is_cleaned_beside_the_event_loop(store, monkeypatch):
     cleaned_in = set()
-    kept = Privacy.kept
+    checked = Privacy.checked
 
-    def noted(privacy, episode, calls):
+    def noted(privacy, request):
         cleaned_in.add(threading.current_thread() is threading.main_thread())
-        return kept(privacy, episode, calls)
+        return checked(privacy, request)
 
-    monkeypatch.setattr(Privacy, "kept", noted)
+    monkeypatch.setattr(Privacy, "checked", noted)
     harness = Harness(store)
     for size, in_main_thread in ((100, True), (200_000, False)):
         cleaned_in.clear()
@@ -165,3 +166,15 @@ async def test_what_was_erased_is_not_joined(store, harness):
         store.database.write(lambda db, sql=sql: db.execute(sql, (begun.episode.id,)))
     _, place = await harness.ask([user(f"Title for: {TASK}")], said("x"))
     assert place.edge is None
+
+
+@pytest.mark.parametrize("size", [100, 200_000])
+async def test_a_request_that_was_looked_through_early_is_stored_as_clean(store, harness, size):
+    request = {"model": "denizen", "messages": [user("word " * (size // 5) + "bob@example.com")]}
+    place = harness.placement.place(Asked(messages=request["messages"], request=request))
+    assert (place.checked is None) == (size > 100)
+    call = records.call(episode_id=place.episode.id, request=request)
+    await harness.placement.keep(place, [call])
+    stored = store.episodes.call(call.id)
+    assert stored.request["messages"][0]["content"].endswith("]")
+    assert stored.withheld == "redacted"
