@@ -32,8 +32,9 @@ class Unread(StrEnum):
     EMPTY = "empty"
     REFUSED = "refused"
     NO_VERDICT = "no_verdict"  # no JSON object in it
-    QUOTED = "quoted"  # there are objects, but none with the ticket
+    NO_TICKET = "no_ticket"  # there are objects, but none is this request's: quoted ones, say
     CUT_OFF = "cut_off"  # it ends inside the verdict
+    MALFORMED = "malformed"  # the verdict is no JSON, or stands inside something else
     TWO_VERDICTS = "two_verdicts"  # which of them holds?
     NO_REASON = "no_reason"
     NO_SCORE = "no_score"
@@ -153,10 +154,11 @@ class _Object:
 
 
 def _why_none(text: str, ticket: str, *, has_objects: bool) -> Unread:
-    if ticket in text:
-        return Unread.CUT_OFF  # its verdict was begun
+    if ticket in text:  # its verdict was begun
+        is_closed = text.rstrip().removesuffix("```").rstrip().endswith(("}", "]"))
+        return Unread.MALFORMED if is_closed else Unread.CUT_OFF
     if has_objects:
-        return Unread.QUOTED
+        return Unread.NO_TICKET
     return Unread.REFUSED if _REFUSAL.match(text.strip()) else Unread.NO_VERDICT
 
 
