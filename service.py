@@ -23,6 +23,7 @@ from agent import routes as agent_routes
 from agent.access import AccessMiddleware
 from agent.adapter_slot import AdapterSlot
 from agent.admission import AdmissionMiddleware, InFlight
+from agent.base_chat import BaseChat
 from agent.base_model import base_digest, local_model, prepare_packaged_model
 from agent.engine import VllmProcess
 from agent.gateway import Gateway
@@ -36,8 +37,13 @@ from agent.sampler import Sampler
 from agent.scheduler import Scheduler
 from agent.special_tokens import special_tokens
 from agent.supervisor import supervise
-from graders import catalog
+from graders import catalog, rubric_routes
 from graders import routes as grader_routes
+from graders.allowance import Allowance
+from graders.endpoint import EndpointModel
+from graders.judging import Judging, JudgingConfig, wants_judge
+from graders.rubrics import Rubric, given_rubric
+from graders.teacher import ChatModel, EngineModel, Teacher
 from learner import adapter_routes, cycle_routes, task_routes
 from learner.coverage import Coverage
 from learner.curriculum import missing
@@ -62,6 +68,7 @@ from memory.privacy import Privacy, redactor_of
 from memory.recall import Recall
 from memory.regrouping import Regrouping
 from memory.retention import Retention
+from memory.rubric_store import RubricStore
 from memory.skills import Embedder
 from memory.sorter import Sorter
 from memory.store import Store
@@ -90,6 +97,8 @@ class Service:
         self._tasks: list[asyncio.Task[None]] = []
         self._told_reason: str | None = None  # why an engine is down, as said last
         self.engine: VllmProcess | None = None
+        teacher = settings.teacher
+        self._endpoint = EndpointModel(teacher) if teacher.base_url else None
 
     async def run(self, listener: socket.socket) -> None:
         """Serve on a bound socket until told to stop by a signal or ``request_stop``."""
@@ -151,6 +160,7 @@ class Service:
             file=self.home / "vectors.faiss",
         )
         self.privacy = await asyncio.to_thread(self._privacy, model)
+        self.judging = self._judging(digest)
         self.recall = Recall(
             self.store,
             embedder=self._embedder,
@@ -164,7 +174,7 @@ class Service:
             self.store,
             self.home,
             running=placement.running,
-            forget=[placement.forget, prompts.forget],
+            forget=[placement.forget, prompts.forget, self.judging.forget],
             clean_up=[self.sorter.distrust, self.vectors.reconcile, self.vectors.save],
         )
         await self.eraser.finish()
@@ -174,7 +184,7 @@ class Service:
             prompts=prompts,
             find_call=lambda call_id, sight: self.store.episodes.seen_by(sight).call(call_id),
             resolve=names.resolve,
-            check_grader=catalog.find_grader,
+            check_grader=partial(catalog.require_known, has_judge=config.graders.judge != "off"),
             on_recorded=self.intake.wake,
             pins=Pins(self.store.episodes, versions) if config.engine.pin_sessions else None,
         )
@@ -191,7 +201,12 @@ class Service:
         self.scheduler.every(VECTORS_INTERVAL_S, "vectors", self._maintain_vectors)
         self.scheduler.every(WAL_INTERVAL_S, "wal", self._bound_wal)
         self.scheduler.start()
-        for work in (self.intake.grade(), self._find_skills(), self._watch_engines(clients)):
+        for work in (
+            self.intake.grade(),
+            self._find_skills(),
+            self.judging.run(),
+            self._watch_engines(clients),
+        ):
             task = asyncio.create_task(work)
             task.add_done_callback(self._on_task_ended)
             self._tasks.append(task)
@@ -209,6 +224,8 @@ class Service:
         await self.slot.close()
         for client in self._clients:
             await client.close()
+        if self._endpoint is not None:
+            await self._endpoint.close()
         self.store.close()
 
     def not_ready(self) -> list[str]:
@@ -237,6 +254,7 @@ class Service:
             "reasons": self.not_ready(),
             "tainted": sorted(self.store.versions.taints()),
             "learnable": self.coverage.report(),
+            "judge": {"mode": self.settings.graders.judge} | self.judging.report(),
             "running": running,
             "progress": self.runner.progress,
             "next_check_in_s": self.scheduler.seconds_to_next("learn"),
@@ -337,11 +355,45 @@ class Service:
             grader_of=catalog.find_grader,
             config=self.settings.tasks,
             is_answering=lambda: self.in_flight.is_busy,
+            wants_judge=partial(wants_judge, self.settings.graders),
+            on_digested=lambda: self.judging.wake(),
+        )
+
+    def _judging(self, base_digest: str) -> Judging:
+        config, rubrics = self.settings.graders, RubricStore(self.store.database)
+        model: ChatModel = self._endpoint or EngineModel(
+            BaseChat(self.slot), name=f"denizen@base:{base_digest[:12]}"
+        )
+        allowance = Allowance(
+            max_calls=config.max_calls_per_hour, max_tokens=config.max_tokens_per_hour
+        )
+
+        def rubric_of(skill_id: int | None) -> Rubric | None:
+            return None if skill_id is None else given_rubric(rubrics.newest(skill_id))
+
+        shares_engine = self._endpoint is None
+        return Judging(
+            store=self.store,
+            teacher=Teacher(
+                model,
+                deadline_s=config.deadline_s,
+                max_parallel=config.max_parallel,
+                allowance=allowance,
+            ),
+            votes=config,
+            rubric_of=rubric_of,
+            control_tokens=self.privacy.control_tokens,
+            on_judged=self.intake.wake,
+            has_to_wait=lambda: (
+                shares_engine and (self.in_flight.is_busy or bool(self.slot.not_ready()))
+            ),
+            config=JudgingConfig(max_parallel=config.max_parallel),
         )
 
     def _privacy(self, model: Path) -> Privacy:
         config = self.settings
         keys = [*config.auth.all_keys, *filter(None, [config.engine.api_key])]
+        keys += config.teacher.keys
         return Privacy(
             config.privacy,
             redactor=redactor_of(config.privacy, known=keys),
@@ -389,6 +441,7 @@ class Service:
             )
         )
         app.include_router(grader_routes.routes(self.store, self.intake.wake, self.privacy))
+        app.include_router(rubric_routes.routes(self.store))
         app.include_router(erase_routes.routes(self.store, self.eraser))
         app.include_router(task_routes.routes(self.store, self.settings.tasks, self.intake.wake))
         app.include_router(cycle_routes.routes(self.store, self.runner))
@@ -434,7 +487,7 @@ def serve(
         for section, values in given.items()
     }
     settings = configuration.load(home, overrides)
-    house.log_to(home, settings.server.log_level, settings.auth.all_keys)
+    house.log_to(home, settings.server.log_level, [*settings.auth.all_keys, *settings.teacher.keys])
     with house.lock(home), listen(settings.server.host, settings.server.port) as listener:
         uvloop.run(_until_signalled(settings, home, listener))
 

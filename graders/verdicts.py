@@ -42,6 +42,7 @@ class Unread(StrEnum):
     WRONG_TYPE = "wrong_type"
     NOT_FINITE = "not_finite"
     OUT_OF_RANGE = "out_of_range"
+    UNCLEAR_SCALE = "unclear_scale"  # 0.8 is likely meant on a scale to 1, which was not asked for
     NO_IDS = "no_ids"
     DUPLICATED_ID = "duplicated_id"
     MISSING_ID = "missing_id"
@@ -179,6 +180,8 @@ def _score(given: Any) -> float:
     if not 0 <= given <= TOP_SCORE:
         is_number = isinstance(given, int) or math.isfinite(given)
         raise _UnreadError(Unread.OUT_OF_RANGE if is_number else Unread.NOT_FINITE)
+    if 0 < given < 1:
+        raise _UnreadError(Unread.UNCLEAR_SCALE)
     return given / TOP_SCORE
 
 
