@@ -41,7 +41,7 @@ from graders import catalog, rubric_routes
 from graders import routes as grader_routes
 from graders.allowance import Allowance
 from graders.endpoint import EndpointModel
-from graders.judging import Judging, JudgingConfig, wants_judge
+from graders.judging import Judging, wants_judge
 from graders.rubrics import Rubric, given_rubric
 from graders.teacher import ChatModel, EngineModel, Teacher
 from learner import adapter_routes, cycle_routes, task_routes
@@ -380,14 +380,13 @@ class Service:
                 max_parallel=config.max_parallel,
                 allowance=allowance,
             ),
-            votes=config,
+            config=config,
             rubric_of=rubric_of,
             control_tokens=self.privacy.control_tokens,
             on_judged=self.intake.wake,
             has_to_wait=lambda: (
                 shares_engine and (self.in_flight.is_busy or bool(self.slot.not_ready()))
             ),
-            config=JudgingConfig(max_parallel=config.max_parallel),
         )
 
     def _privacy(self, model: Path) -> Privacy:

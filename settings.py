@@ -20,8 +20,8 @@ from pydantic_settings import (
 
 from agent.access import AuthConfig
 from agent.engine_config import LORA_RANKS, EngineConfig
+from graders.config import GradersConfig
 from graders.endpoint import TeacherConfig
-from graders.judging import GradersConfig
 from learner.curriculum import LearnerConfig
 from learner.promotion import PromotionConfig
 from learner.tasks import TasksConfig

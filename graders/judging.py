@@ -12,9 +12,10 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from graders import metrics
 from graders.judge import JUDGE, GradeCache, Judge
@@ -43,8 +44,8 @@ FIRST_RETRY_S = 60.0
 """After a failure that may pass; then twice as long."""
 
 
-class GradersConfig(VotesConfig):
-    """Settings of ``[graders]``."""
+class JudgeConfig(VotesConfig):
+    """Settings of ``[graders]`` about judges: who is judged, how, and for how much."""
 
     judge: Literal["off", "asked", "all"] = "asked"
     """Which episodes a judge looks at: none; those with ``metadata.grader: "judge"``; or also those
@@ -63,12 +64,10 @@ class GradersConfig(VotesConfig):
     """Tokens that it may read and write in an hour; then answers wait."""
 
 
-class JudgingConfig(BaseModel):
-    """How the background part goes about it; tests choose other times."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Pace:
+    """The times that the background part keeps; tests choose others."""
 
-    model_config = ConfigDict(frozen=True)
-
-    max_parallel: int = 4
     look_s: float = LOOK_S
     first_retry_s: float = FIRST_RETRY_S
     max_yield_s: float = MAX_YIELD_S
@@ -80,12 +79,12 @@ class Judging:
     Args:
         store: the record.
         teacher: the model behind the judge.
-        votes: how a judge is asked.
+        config: how a judge is asked, and how many at once.
         rubric_of: the rubric that a person gave to a skill.
         control_tokens: the literals that the model's tokenizer reads as tokens.
         on_judged: called after each grade, so that the outcome is merged again.
         has_to_wait: whether what judges is answering somebody, or is not there just now.
-        config: times and bounds.
+        pace: its times.
     """
 
     def __init__(
@@ -93,23 +92,23 @@ class Judging:
         *,
         store: Store,
         teacher: Teacher,
-        votes: VotesConfig,
+        config: JudgeConfig,
         rubric_of: RubricOf,
         control_tokens: ControlTokens,
         on_judged: Callable[[], None],
         has_to_wait: Callable[[], bool],
-        config: JudgingConfig | None = None,
+        pace: Pace | None = None,
     ) -> None:
         self.cache = GradeCache()
         self._store = store
         self._queue = JudgeQueue(store.database)
         self._teacher = teacher
-        self._votes = votes
+        self._config = config
         self._rubric_of = rubric_of
         self._control_tokens = control_tokens
         self._on_judged = on_judged
         self._has_to_wait = has_to_wait
-        self._config = config or JudgingConfig()
+        self._pace = pace or Pace()
         self._wake = asyncio.Event()
         self._taking = asyncio.Lock()
         self._taken: set[str] = set()  # episodes that are being judged
@@ -152,7 +151,7 @@ class Judging:
             self._teacher,
             rubric=self._rubric_of(episode.skill_id),
             has_reference=episode.reference is not None,
-            config=self._votes,
+            config=self._config,
             control_tokens=self._control_tokens,
             cache=self.cache,
         )
@@ -163,7 +162,7 @@ class Judging:
                 waiting = await self._take()
             except StoreError:
                 log.exception("the answers that wait for a judge cannot be read; looked for again")
-                await asyncio.sleep(self._config.look_s)
+                await asyncio.sleep(self._pace.look_s)
                 continue
             try:
                 await self._judge(waiting)
@@ -179,7 +178,7 @@ class Judging:
             while True:
                 self._wake.clear()
                 if (pause := self._teacher.pause()) is not None:
-                    await asyncio.sleep(min(pause[0], self._config.look_s))
+                    await asyncio.sleep(min(pause[0], self._pace.look_s))
                     continue
                 metrics.WAITING.set(await asyncio.to_thread(self._queue.num_waiting))
                 limit = len(self._taken) + 1
@@ -189,12 +188,12 @@ class Judging:
                         self._taken.add(waiting.episode_id)
                         return waiting
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(self._wake.wait(), self._config.look_s)
+                    await asyncio.wait_for(self._wake.wait(), self._pace.look_s)
 
     async def _give_way(self) -> None:
         """Wait until nobody is answered by what judges, but not for ever."""
         with suppress(TimeoutError):
-            async with asyncio.timeout(self._config.max_yield_s):
+            async with asyncio.timeout(self._pace.max_yield_s):
                 while self._has_to_wait():
                     await asyncio.sleep(YIELD_LOOK_S)
 
@@ -253,13 +252,13 @@ class Judging:
             await self._keep(waiting, grade, {"call_id": waiting.call_id})
         except Exception:  # the database cannot be written: it is looked at again later
             log.exception("no judge's grade can be kept of episode %s", waiting.episode_id)
-            await asyncio.sleep(self._config.look_s)
+            await asyncio.sleep(self._pace.look_s)
 
     def _retry_s(self, waiting: Waiting) -> float:
-        return self._config.first_retry_s * 2.0**waiting.num_tries
+        return self._pace.first_retry_s * 2.0**waiting.num_tries
 
 
-def wants_judge(config: GradersConfig, episode: Episode, grades: list[Grade]) -> bool:
+def wants_judge(config: JudgeConfig, episode: Episode, grades: list[Grade]) -> bool:
     """Say whether a judge should look at an episode.
 
     Args:

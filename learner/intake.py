@@ -23,7 +23,7 @@ from learner.tasks import TasksConfig
 from learner.trees import main_line
 from memory import judge_queue
 from memory.database import Transaction
-from memory.episode_store import set_grades
+from memory.episode_store import retire_judged, set_grades
 from memory.errors import DenizenError
 from memory.sorter import SkillsMovedError, Sorter
 from memory.store import Store
@@ -58,7 +58,8 @@ class Digest:
     grades: Sequence[Grade]  # of checks and people; a judge's are written by the judge's own part
     outcome: Outcome
     task: TaskSpec | None
-    to_judge: str | None  # the call that a judge should look at
+    answer_id: str | None  # the call whose answer was graded; None: there is no answer
+    is_to_judge: bool  # whether a judge should look at it
 
 
 def no_judge(_: Episode, __: list[Grade]) -> bool:
@@ -141,7 +142,10 @@ class Intake:
         def write(db: Transaction) -> None:
             for digest in digests:
                 set_grades(db, digest.episode, digest.grades, digest.outcome)
-                judge_queue.wish(db, digest.episode.id, digest.to_judge)
+                wished = digest.answer_id if digest.is_to_judge else None
+                judge_queue.wish(db, digest.episode.id, wished)
+                if digest.answer_id is not None:
+                    retire_judged(db, digest.episode.id, digest.answer_id)
                 if digest.task is not None:
                     replace_derived(db, digest.task)
 
@@ -183,6 +187,7 @@ class Intake:
             return self._sorter.seen(db)
 
         self._sorter.committed(await self._store.database.write_async(write))
+        self._on_digested()
         if len(episodes) == BATCH:
             self._sort_from(episodes[-1].id)
         return len(episodes)
@@ -217,7 +222,6 @@ class Intake:
         answered = [call for call in task if call.status is CallStatus.OK and call.message]
         grades = await self._check(episode, answered[-1]) if answered else []
         grades += grade_feedback(feedback)
-        is_to_judge = bool(answered) and self._wants_judge(episode, grades)
         return Digest(
             episode=episode,
             grades=grades,
@@ -225,7 +229,8 @@ class Intake:
             # been found out yet about how far they can be trusted.
             outcome=merge(grades),
             task=self._task_of(episode, answered, feedback),
-            to_judge=answered[-1].id if is_to_judge else None,
+            answer_id=answered[-1].id if answered else None,
+            is_to_judge=bool(answered) and self._wants_judge(episode, grades),
         )
 
     async def _check(self, episode: Episode, call: Call) -> list[Grade]:

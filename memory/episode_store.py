@@ -371,6 +371,15 @@ def set_judged(db: Transaction, episode_id: str, grade: Grade) -> None:
     _reopen(db, episode_id)
 
 
+def retire_judged(db: Transaction, episode_id: str, call_id: str) -> None:
+    """Supersede what judges said of other answers than the last one; inside a write."""
+    db.execute(
+        """UPDATE grades SET superseded_at = ? WHERE episode_id = ? AND superseded_at IS NULL
+            AND kind = 'judge' AND json_extract(evidence, '$.call_id') != ?""",
+        (rows.encode_value(utc_now()), episode_id, call_id),
+    )
+
+
 def _insert_grade(db: Transaction, episode_id: str, grade: Grade, now: str) -> None:
     row = rows.encode(grade) | {"episode_id": episode_id, "created_at": now}
     rows.insert(db, "grades", row)

@@ -7,6 +7,9 @@ from memory import rows
 from memory.database import Database, Transaction
 from memory.types import utc_now
 
+PATIENCE_S = 60.0
+"""How long an answer waits for its skill to be looked for, which may have a rubric of its own."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Waiting:
@@ -29,10 +32,19 @@ class JudgeQueue:
         self._db = database
 
     def due(self, limit: int) -> list[Waiting]:
-        """Return those whose time has come, in the order of their time."""
-        sql = "SELECT * FROM judge_queue WHERE due_at <= ? ORDER BY due_at, episode_id LIMIT ?"
-        now = rows.encode_value(utc_now())
-        return [rows.decode(Waiting, row) for row in self._db.read(sql, (now, limit))]
+        """Return those whose time has come, in the order of their time.
+
+        One whose skill has not been looked for yet comes later.
+        """
+        sql = """SELECT * FROM judge_queue WHERE due_at <= ?1 AND (due_at <= ?2
+                OR EXISTS (SELECT 1 FROM vectors v WHERE v.episode_id = judge_queue.episode_id)
+                OR EXISTS (SELECT 1 FROM episodes e
+                    WHERE e.id = judge_queue.episode_id AND e.skill_id IS NOT NULL))
+            ORDER BY due_at, episode_id LIMIT ?3"""
+        now = utc_now()
+        patient = now - timedelta(seconds=PATIENCE_S)
+        times = (rows.encode_value(now), rows.encode_value(patient))
+        return [rows.decode(Waiting, row) for row in self._db.read(sql, (*times, limit))]
 
     def num_waiting(self) -> int:
         """Return how many wait, those whose time has not come included."""

@@ -42,6 +42,21 @@ async def waiting(store) -> list[Waiting]:
     return JudgeQueue(store.database).due(10)
 
 
+@pytest.fixture(autouse=True)
+def no_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(judge_queue, "PATIENCE_S", 0.0)
+
+
+async def test_an_answer_waits_until_its_skill_was_looked_for(store, episode, monkeypatch) -> None:
+    monkeypatch.setattr(judge_queue, "PATIENCE_S", 60.0)
+    await wish(store, "c1")
+    assert await waiting(store) == []
+    row = ("ep_1", "hash", "empty text")
+    sql = "INSERT INTO vectors (episode_id, embedder, missing_reason) VALUES (?, ?, ?)"
+    await store.database.write_async(lambda db: db.execute(sql, row))
+    assert len(await waiting(store)) == 1
+
+
 async def test_an_answer_waits_once_until_it_is_done(store, episode) -> None:
     await wish(store, "c1")
     await wish(store, "c1")
