@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from graders.checks import CONTAINS, EXACT, JSON_SCHEMA, REGEX, Check
+from graders.judge import JUDGE
 from graders.reasoning import REASONING_GYM
 from memory.errors import InvalidRequestError
 
@@ -16,16 +17,32 @@ CHECKS: Mapping[str, Check] = {
 
 
 def find_grader(name: str) -> Check:
-    """Return the grader of this name.
+    """Return the check of this name.
 
     Raises:
         InvalidRequestError: There is none; the message lists those there are.
     """
     if name not in CHECKS:
         known = ", ".join(sorted(CHECKS))
-        what = "no judge is set up" if name == "judge" else f"unknown grader {name!r}"
+        what = (
+            "a task that is tried again needs a check, not a judge"
+            if name == JUDGE
+            else f"unknown grader {name!r}"
+        )
         raise InvalidRequestError(f"{what}; known graders: {known}", param="grader")
     return CHECKS[name]
+
+
+def require_known(name: str, *, has_judge: bool) -> None:
+    """Make sure, before a request is answered, that ``metadata.grader`` names something.
+
+    Raises:
+        InvalidRequestError: Unknown grader, or a judge where none is set up.
+    """
+    if name != JUDGE:
+        find_grader(name)
+    elif not has_judge:
+        raise InvalidRequestError("no judge is set up (graders.judge is off)", param="grader")
 
 
 def require_gradable(name: str, *, reference: str | None, config: Mapping[str, Any]) -> None:

@@ -333,25 +333,56 @@ class EpisodeStore:
 def set_grades(
     db: Transaction, episode: Episode, grades: Sequence[Grade], outcome: Outcome
 ) -> None:
-    """Replace the grades in force and the outcome; runs inside a write. Old grades stay as history.
+    """Replace the grades of checks and people in force, and the outcome; runs inside a write.
 
-    The episode counts as digested up to the revision that was read; what came since keeps it open.
+    Old grades stay as history; a judge's stay in force until the judge has another. The episode
+    counts as digested up to the revision that was read; what came since keeps it open.
     """
     now = rows.encode_value(utc_now())
     db.execute(
-        "UPDATE grades SET superseded_at = ? WHERE episode_id = ? AND superseded_at IS NULL",
+        """UPDATE grades SET superseded_at = ?
+            WHERE episode_id = ? AND superseded_at IS NULL AND kind != 'judge'""",
         (now, episode.id),
     )
     for grade in grades:
-        rows.insert(
-            db, "grades", rows.encode(grade) | {"episode_id": episode.id, "created_at": now}
-        )
+        _insert_grade(db, episode.id, grade, now)
     values = (outcome.value, outcome.provenance, outcome.num_grades, outcome.unscored_reason)
     db.execute(
         """UPDATE episodes SET outcome_value = ?, outcome_provenance = ?, outcome_num_grades = ?,
             outcome_unscored_reason = ?, digested_revision = ? WHERE id = ?""",
         (*values, episode.revision, episode.id),
     )
+
+
+def set_judged(db: Transaction, episode_id: str, grade: Grade) -> None:
+    """Put a judge's grade in the place of its earlier one, and open the episode for merging again.
+
+    Runs inside a write. An episode that went meanwhile is left alone.
+    """
+    if not list(db.query("SELECT 1 FROM episodes WHERE id = ?", (episode_id,))):
+        return
+    now = rows.encode_value(utc_now())
+    db.execute(
+        """UPDATE grades SET superseded_at = ? WHERE episode_id = ? AND superseded_at IS NULL
+            AND kind = ? AND grader = ?""",
+        (now, episode_id, grade.kind, grade.grader),
+    )
+    _insert_grade(db, episode_id, grade, now)
+    _reopen(db, episode_id)
+
+
+def retire_judged(db: Transaction, episode_id: str, call_id: str) -> None:
+    """Supersede what judges said of other answers than the last one; inside a write."""
+    db.execute(
+        """UPDATE grades SET superseded_at = ? WHERE episode_id = ? AND superseded_at IS NULL
+            AND kind = 'judge' AND json_extract(evidence, '$.call_id') != ?""",
+        (rows.encode_value(utc_now()), episode_id, call_id),
+    )
+
+
+def _insert_grade(db: Transaction, episode_id: str, grade: Grade, now: str) -> None:
+    row = rows.encode(grade) | {"episode_id": episode_id, "created_at": now}
+    rows.insert(db, "grades", row)
 
 
 def _reopen(db: Transaction, episode_id: str) -> None:
