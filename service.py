@@ -36,8 +36,9 @@ from agent.sampler import Sampler
 from agent.scheduler import Scheduler
 from agent.special_tokens import special_tokens
 from agent.supervisor import supervise
-from graders import catalog
+from graders import catalog, review_routes
 from graders import routes as grader_routes
+from graders.trust import JudgeTrust
 from learner import adapter_routes, cycle_routes, task_routes
 from learner.coverage import Coverage
 from learner.curriculum import missing
@@ -76,6 +77,7 @@ log = logging.getLogger("denizen")
 RETENTION_INTERVAL_S = 3_600.0
 VECTORS_INTERVAL_S = 300.0
 WAL_INTERVAL_S = 10.0
+TRUST_INTERVAL_S = 60.0
 
 
 class Service:
@@ -138,6 +140,8 @@ class Service:
         self.pointer = Pointer(self.store.versions, self.store.cycles, self.slot)
         self.coverage = Coverage(self.store.episodes)
         self.in_flight = InFlight(config.server.max_in_flight)
+        self.trust = JudgeTrust(self.store.judge_evidence, config.graders)
+        await asyncio.to_thread(self.trust.refresh)
         self.sorter = Sorter(self.store, self._embedder, config.skills)
         self.intake = self._intake()
         self.runner = CycleRunner(
@@ -188,6 +192,8 @@ class Service:
             forget=[placement.forget, prompts.forget, lambda _: self.sorter.distrust()],
         )
         self.scheduler.every(RETENTION_INTERVAL_S, "retention", retention.run)
+        trust = partial(self.trust.run, self.intake.wake)
+        self.scheduler.every(TRUST_INTERVAL_S, "trust", trust)
         self.scheduler.every(VECTORS_INTERVAL_S, "vectors", self._maintain_vectors)
         self.scheduler.every(WAL_INTERVAL_S, "wal", self._bound_wal)
         self.scheduler.start()
@@ -246,6 +252,7 @@ class Service:
 
     def status_of(self, sight: Sight) -> dict[str, Any]:
         """Return what a tenant may know: whether it is answered, by what, and its own records."""
+        skills = [skill for skill in self.store.skills.all() if sight.sees(skill.tenant)]
         return {
             "version": version("denizen"),
             "url": self.url,
@@ -261,9 +268,9 @@ class Service:
                     "mean_outcome": skill.mean_outcome,
                     "missing": missing(skill, self.settings.learner),
                 }
-                for skill in self.store.skills.all()
-                if sight.sees(skill.tenant)
+                for skill in skills
             ],
+            "judges": self.trust.report(frozenset(skill.id for skill in skills)),
         }
 
     def _show_status(self, request: Request) -> Response:
@@ -337,6 +344,7 @@ class Service:
             grader_of=catalog.find_grader,
             config=self.settings.tasks,
             is_answering=lambda: self.in_flight.is_busy,
+            trust=self.trust,
         )
 
     def _privacy(self, model: Path) -> Privacy:
@@ -349,7 +357,12 @@ class Service:
         )
 
     def _practice(self) -> Practice:
-        return Practice(sample=Sampler(self.slot), grader_of=catalog.find_grader, store=self.store)
+        return Practice(
+            sample=Sampler(self.slot),
+            grader_of=catalog.find_grader,
+            store=self.store,
+            trust=self.trust,
+        )
 
     def _workshop(self, model: Path) -> Workshop:
         config = self.settings.learner
@@ -381,6 +394,7 @@ class Service:
             title="Denizen", docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False
         )
         app.include_router(agent_routes.routes(self.gateway, names, self.not_ready))
+        app.include_router(review_routes.routes(self.store, self.trust, self.settings.graders))
         app.include_router(
             memory_routes.routes(
                 self.store,

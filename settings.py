@@ -20,6 +20,7 @@ from pydantic_settings import (
 
 from agent.access import AuthConfig
 from agent.engine_config import LORA_RANKS, EngineConfig
+from graders.config import GradersConfig
 from learner.curriculum import LearnerConfig
 from learner.promotion import PromotionConfig
 from learner.tasks import TasksConfig
@@ -63,6 +64,7 @@ class Settings(BaseSettings):
     server: ServerConfig = ServerConfig()
     auth: AuthConfig = AuthConfig()
     engine: EngineConfig = EngineConfig()
+    graders: GradersConfig = GradersConfig()
     memory: MemoryConfig = MemoryConfig()
     privacy: PrivacyConfig = PrivacyConfig()
     recall: RecallConfig = RecallConfig()

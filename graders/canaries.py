@@ -89,7 +89,7 @@ def plant(task: TaskSpec, others: Sequence[TaskSpec]) -> list[Planted]:
     The right answer is the reference. The wrong one is the reference of another task of the same
     skill: it has the right form, and differs from the right one also when case and white space do
     not count. Which one, and which injection, follows from the task's id, so that the same task
-    gives the same canaries.
+    gives the same canaries. The judge is not told the reference: it has none where it is needed.
     """
     right = (task.reference or "").strip()
     wrong = sorted({(other.reference or "").strip() for other in others} - {""})
@@ -110,8 +110,6 @@ def plant(task: TaskSpec, others: Sequence[TaskSpec]) -> list[Planted]:
             answer=Answer(
                 messages=task.messages,
                 message={"role": "assistant", "content": text},
-                reference=task.reference,
-                config=task.grader_config,
             ),
         )
         for kind, text in texts.items()

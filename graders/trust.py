@@ -7,7 +7,7 @@ episodes for merging again when a decision changes what their outcome is.
 import asyncio
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from statistics import fmean
 from typing import Any
 
@@ -72,13 +72,23 @@ class JudgeTrust:
         if await self._evidence.merge_again(trusted):
             on_changed()
 
-    def report(self, sees: Callable[[int], bool] = lambda _skill_id: True) -> list[dict[str, Any]]:
-        """Return for ``denizen status`` each judge's standing in the skills that one may see."""
+    def report(self, skill_ids: Collection[int]) -> list[dict[str, Any]]:
+        """Return each judge's standing in some skills, for people who watch."""
         return [
             one.to_json() | {"doubt": one.doubt, "min_pairs": self._config.min_pairs}
             for one in self.standings()
-            if sees(one.skill_id)
+            if one.skill_id in skill_ids
         ]
+
+    def lacks_pairs(self, skill_id: int | None) -> bool:
+        """Whether some judge of a skill is short of its next look: whether to let it judge more.
+
+        Until the first look pairs are wanted; later they come as people and checks go on grading.
+        """
+        if skill_id is None:
+            return False
+        its = [one for one in self.standings() if one.skill_id == skill_id]
+        return not its or any(one.num_pairs < self._config.min_pairs for one in its)
 
 
 def gather(judged: Sequence[Beside], probes: Sequence[Probe]) -> list[Evidence]:

@@ -80,7 +80,8 @@ class JudgeEvidence:
 
     def probes(self) -> list[Probe]:
         """Return what was planted, oldest first, under the skills as they are now."""
-        sql = """SELECT p.*, COALESCE(s.merged_into, s.id) AS skill_id
+        sql = """SELECT grader, version, COALESCE(s.merged_into, s.id) AS skill_id, task_id,
+            episode_id, kind, p.created_at, value, swap
             FROM judge_probes p JOIN skills s ON s.id = p.skill_id ORDER BY p.id"""
         return [rows.decode(Probe, row) for row in self._db.read(sql)]
 

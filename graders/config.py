@@ -1,0 +1,11 @@
+"""The settings of ``[graders]``, put together from its parts."""
+
+from pydantic import ConfigDict
+
+from graders.calibration import TrustConfig
+
+
+class GradersConfig(TrustConfig):
+    """Settings of ``[graders]``."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
