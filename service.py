@@ -36,9 +36,11 @@ from agent.sampler import Sampler
 from agent.scheduler import Scheduler
 from agent.special_tokens import special_tokens
 from agent.supervisor import supervise
-from graders import catalog, review_routes
+from graders import catalog, functions, review_routes
 from graders import routes as grader_routes
+from graders.checks import Check
 from graders.trust import JudgeTrust
+from graders.unit_tests import unit_tests
 from learner import adapter_routes, cycle_routes, task_routes
 from learner.coverage import Coverage
 from learner.curriculum import missing
@@ -115,6 +117,7 @@ class Service:
     async def start(self) -> FastAPI:
         """Wire the components and return the application; the engine goes on starting behind it."""
         config = self.settings
+        catalog.install(self._own_checks())
         model, clients = await self._engines()
         self._clients = clients
         tenants = config.privacy.learn_from
@@ -346,6 +349,11 @@ class Service:
             is_answering=lambda: self.in_flight.is_busy,
             trust=self.trust,
         )
+
+    def _own_checks(self) -> list[Check]:
+        config = self.settings.graders
+        code = unit_tests(allow_without_namespaces=config.run_code_without_namespaces)
+        return [code, *functions.load(config)]
 
     def _privacy(self, model: Path) -> Privacy:
         config = self.settings

@@ -3,9 +3,10 @@
 from pydantic import ConfigDict
 
 from graders.calibration import TrustConfig
+from graders.functions import FunctionsConfig
 
 
-class GradersConfig(TrustConfig):
+class GradersConfig(TrustConfig, FunctionsConfig):
     """Settings of ``[graders]``."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)

@@ -25,7 +25,12 @@ from tests.graders.judged import ScriptedJudge, checked, found_skill, judged, re
 from tests.learner.adapters import FIT, write_adapter
 
 MISTRUSTED, CHECKED, MIXED = 8, 9, 10
-TASKS = {TRUSTED: ("judge",), MISTRUSTED: ("judge",), CHECKED: ("exact",), MIXED: ("judge", "exact")}
+TASKS = {
+    TRUSTED: ("judge",),
+    MISTRUSTED: ("judge",),
+    CHECKED: ("exact",),
+    MIXED: ("judge", "exact"),
+}
 GROUP = 4
 TASKS_PER_SKILL = 4
 CONFIG = LearnerConfig(
@@ -180,7 +185,7 @@ async def test_a_cycle_on_a_mistrusted_judge_alone_ends_without_signal(
     assert cycle.state is CycleState.NO_SIGNAL
     assert training.rows == []
     assert cycle.receipt["skipped_rollouts"] == {"advisory": TASKS_PER_SKILL * GROUP}
-    practised = [row for row in store.episodes.page(limit=500, source="practice")]
+    practised = store.episodes.page(limit=500, source="practice")
     outcomes = {row["outcome"].unscored_reason for row in practised if row["skill"] == MISTRUSTED}
     assert outcomes == {
         "judge not trusted yet: 12 of 30 pairs",
