@@ -23,6 +23,7 @@ from agent import routes as agent_routes
 from agent.access import AccessMiddleware
 from agent.adapter_slot import AdapterSlot
 from agent.admission import AdmissionMiddleware, InFlight
+from agent.base_chat import BaseChat
 from agent.base_model import base_digest, local_model, prepare_packaged_model
 from agent.engine import VllmProcess
 from agent.gateway import Gateway
@@ -36,9 +37,15 @@ from agent.sampler import Sampler
 from agent.scheduler import Scheduler
 from agent.special_tokens import special_tokens
 from agent.supervisor import supervise
-from graders import catalog, functions, review_routes
+from graders import catalog, functions, review_routes, rubric_routes
 from graders import routes as grader_routes
+from graders.allowance import Allowance
 from graders.checks import Check
+from graders.endpoint import EndpointModel
+from graders.judging import Judging, wants_judge
+from graders.probing import Prober
+from graders.rubrics import Rubric, given_rubric
+from graders.teacher import ChatModel, EngineModel, Teacher
 from graders.trust import JudgeTrust
 from graders.unit_tests import unit_tests
 from learner import adapter_routes, cycle_routes, task_routes
@@ -65,10 +72,12 @@ from memory.privacy import Privacy, redactor_of
 from memory.recall import Recall
 from memory.regrouping import Regrouping
 from memory.retention import Retention
+from memory.rubric_store import RubricStore
 from memory.skills import Embedder
 from memory.sorter import Sorter
 from memory.store import Store
 from memory.tenants import EVERYTHING, Sight, caller_of
+from memory.types import Split, TaskSpec
 from memory.vectors import EpisodeVectors
 from memory.version_store import BASE
 from settings import Settings
@@ -80,6 +89,7 @@ RETENTION_INTERVAL_S = 3_600.0
 VECTORS_INTERVAL_S = 300.0
 WAL_INTERVAL_S = 10.0
 TRUST_INTERVAL_S = 60.0
+PROBE_INTERVAL_S = 600.0
 
 
 class Service:
@@ -94,6 +104,8 @@ class Service:
         self._tasks: list[asyncio.Task[None]] = []
         self._told_reason: str | None = None  # why an engine is down, as said last
         self.engine: VllmProcess | None = None
+        teacher = settings.teacher
+        self._endpoint = EndpointModel(teacher) if teacher.base_url else None
 
     async def run(self, listener: socket.socket) -> None:
         """Serve on a bound socket until told to stop by a signal or ``request_stop``."""
@@ -158,6 +170,8 @@ class Service:
             file=self.home / "vectors.faiss",
         )
         self.privacy = await asyncio.to_thread(self._privacy, model)
+        self.judging = self._judging(digest)
+        self.prober = self._prober()
         self.recall = Recall(
             self.store,
             embedder=self._embedder,
@@ -171,7 +185,7 @@ class Service:
             self.store,
             self.home,
             running=placement.running,
-            forget=[placement.forget, prompts.forget],
+            forget=[placement.forget, prompts.forget, self.judging.forget],
             clean_up=[self.sorter.distrust, self.vectors.reconcile, self.vectors.save],
         )
         await self.eraser.finish()
@@ -181,7 +195,7 @@ class Service:
             prompts=prompts,
             find_call=lambda call_id, sight: self.store.episodes.seen_by(sight).call(call_id),
             resolve=names.resolve,
-            check_grader=catalog.find_grader,
+            check_grader=partial(catalog.require_known, has_judge=config.graders.judge != "off"),
             on_recorded=self.intake.wake,
             pins=Pins(self.store.episodes, versions) if config.engine.pin_sessions else None,
         )
@@ -197,10 +211,17 @@ class Service:
         self.scheduler.every(RETENTION_INTERVAL_S, "retention", retention.run)
         trust = partial(self.trust.run, self.intake.wake)
         self.scheduler.every(TRUST_INTERVAL_S, "trust", trust)
+        if config.graders.judge != "off":
+            self.scheduler.every(PROBE_INTERVAL_S, "probe", self._probe_judges)
         self.scheduler.every(VECTORS_INTERVAL_S, "vectors", self._maintain_vectors)
         self.scheduler.every(WAL_INTERVAL_S, "wal", self._bound_wal)
         self.scheduler.start()
-        for work in (self.intake.grade(), self._find_skills(), self._watch_engines(clients)):
+        for work in (
+            self.intake.grade(),
+            self._find_skills(),
+            self.judging.run(),
+            self._watch_engines(clients),
+        ):
             task = asyncio.create_task(work)
             task.add_done_callback(self._on_task_ended)
             self._tasks.append(task)
@@ -218,6 +239,8 @@ class Service:
         await self.slot.close()
         for client in self._clients:
             await client.close()
+        if self._endpoint is not None:
+            await self._endpoint.close()
         self.store.close()
 
     def not_ready(self) -> list[str]:
@@ -246,6 +269,7 @@ class Service:
             "reasons": self.not_ready(),
             "tainted": sorted(self.store.versions.taints()),
             "learnable": self.coverage.report(),
+            "judge": {"mode": self.settings.graders.judge} | self.judging.report(),
             "running": running,
             "progress": self.runner.progress,
             "next_check_in_s": self.scheduler.seconds_to_next("learn"),
@@ -315,6 +339,10 @@ class Service:
     async def _maintain_vectors(self) -> None:
         await asyncio.to_thread(self.vectors.maintain)
 
+    async def _probe_judges(self) -> None:
+        """Ask judges about planted answers, in the skills where they have graded something."""
+        await self.prober.run(sorted({one.skill_id for one in self.trust.standings()}))
+
     async def _bound_wal(self) -> None:
         await asyncio.to_thread(self.store.database.bound_wal)
         metrics.WAL_BYTES.set(self.store.database.wal_bytes)
@@ -348,6 +376,49 @@ class Service:
             config=self.settings.tasks,
             is_answering=lambda: self.in_flight.is_busy,
             trust=self.trust,
+            wants_judge=partial(wants_judge, self.settings.graders),
+            on_digested=lambda: self.judging.wake(),
+        )
+
+    def _judging(self, base_digest: str) -> Judging:
+        config, rubrics = self.settings.graders, RubricStore(self.store.database)
+        model: ChatModel = self._endpoint or EngineModel(
+            BaseChat(self.slot), name=f"denizen@base:{base_digest[:12]}"
+        )
+        allowance = Allowance(
+            max_calls=config.max_calls_per_hour, max_tokens=config.max_tokens_per_hour
+        )
+
+        def rubric_of(skill_id: int | None) -> Rubric | None:
+            return None if skill_id is None else given_rubric(rubrics.newest(skill_id))
+
+        shares_engine = self._endpoint is None
+        return Judging(
+            store=self.store,
+            teacher=Teacher(
+                model,
+                deadline_s=config.deadline_s,
+                max_parallel=config.max_parallel,
+                allowance=allowance,
+            ),
+            config=config,
+            rubric_of=rubric_of,
+            control_tokens=self.privacy.control_tokens,
+            on_judged=self.intake.wake,
+            has_to_wait=lambda: (
+                shares_engine and (self.in_flight.is_busy or bool(self.slot.not_ready()))
+            ),
+        )
+
+    def _prober(self) -> Prober:
+        def tasks_of(skill_id: int) -> list[TaskSpec]:
+            tasks = self.store.tasks
+            return [task for split in Split for task in tasks.of_skills([skill_id], split)]
+
+        return Prober(
+            evidence=self.store.judge_evidence,
+            tasks_of=tasks_of,
+            judges_of=lambda skill_id: [self.judging.judge_of(skill_id, has_reference=False)],
         )
 
     def _own_checks(self) -> list[Check]:
@@ -358,6 +429,7 @@ class Service:
     def _privacy(self, model: Path) -> Privacy:
         config = self.settings
         keys = [*config.auth.all_keys, *filter(None, [config.engine.api_key])]
+        keys += config.teacher.keys
         return Privacy(
             config.privacy,
             redactor=redactor_of(config.privacy, known=keys),
@@ -411,6 +483,7 @@ class Service:
             )
         )
         app.include_router(grader_routes.routes(self.store, self.intake.wake, self.privacy))
+        app.include_router(rubric_routes.routes(self.store))
         app.include_router(erase_routes.routes(self.store, self.eraser))
         app.include_router(task_routes.routes(self.store, self.settings.tasks, self.intake.wake))
         app.include_router(cycle_routes.routes(self.store, self.runner))
@@ -456,7 +529,7 @@ def serve(
         for section, values in given.items()
     }
     settings = configuration.load(home, overrides)
-    house.log_to(home, settings.server.log_level, settings.auth.all_keys)
+    house.log_to(home, settings.server.log_level, [*settings.auth.all_keys, *settings.teacher.keys])
     with house.lock(home), listen(settings.server.host, settings.server.port) as listener:
         uvloop.run(_until_signalled(settings, home, listener))
 

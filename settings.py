@@ -21,6 +21,7 @@ from pydantic_settings import (
 from agent.access import AuthConfig
 from agent.engine_config import LORA_RANKS, EngineConfig
 from graders.config import GradersConfig
+from graders.endpoint import TeacherConfig
 from learner.curriculum import LearnerConfig
 from learner.promotion import PromotionConfig
 from learner.tasks import TasksConfig
@@ -64,6 +65,7 @@ class Settings(BaseSettings):
     server: ServerConfig = ServerConfig()
     auth: AuthConfig = AuthConfig()
     engine: EngineConfig = EngineConfig()
+    teacher: TeacherConfig = TeacherConfig()
     graders: GradersConfig = GradersConfig()
     memory: MemoryConfig = MemoryConfig()
     privacy: PrivacyConfig = PrivacyConfig()

@@ -161,6 +161,7 @@ def _status_fields(answer: dict[str, Any]) -> dict[str, Any]:
         **({"tainted": _tainted_line(answer)} if answer.get("tainted") else {}),
         "record": record,
         "learnable": _learnable_line(answer["learnable"]),
+        **({"judge": _judge_line(answer["judge"])} if "judge" in answer else {}),
         "learning": _learning_line(answer),
         "last cycle": _last_cycle_line(answer["last_cycle"]),
         **{f"job {name} fails": job["error"] for name, job in answer["failed_jobs"].items()},
@@ -211,6 +212,18 @@ def _learning_line(answer: dict[str, Any]) -> str:
     if check_in_s is None:
         return "no cycle runs; none is scheduled"
     return f"no cycle runs; next check in {check_in_s:.0f} s"
+
+
+def _judge_line(judge: dict[str, Any]) -> str:
+    if judge["mode"] == "off":
+        return "off"
+    results = ", ".join(f"{count} {result}" for result, count in judge["results"].items())
+    cost = f"{judge['calls']} calls, {judge['tokens']} tokens, {judge['seconds']:.0f} s"
+    pause = judge["paused"] and f"{judge['paused']} for {judge['paused_for_s']:.0f} s"
+    told = (
+        f"{judge['model']}: {results or 'nothing judged yet'}; {judge['waiting']} waiting; {cost}"
+    )
+    return _with_reason(told, pause)
 
 
 def _last_cycle_line(cycle: dict[str, Any] | None) -> str:

@@ -1,11 +1,12 @@
 """``denizen skills``: the task types that were found, and whether each may be learned."""
 
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from console.commands import JsonFlag, connect
-from console.render import print_json, print_record, print_table
+from console.commands import ExitCode, JsonFlag, connect, stop
+from console.render import harmless, print_json, print_record, print_table
 
 skills = typer.Typer(help="Task types that were found.", no_args_is_help=True)
 
@@ -105,6 +106,33 @@ def split_skill(
     with connect() as client:
         answer = client.post("skills", str(skill), "split", body=body)
     print_record(answer, as_json=as_json)
+
+
+@skills.command("rubric")
+def rubric(
+    skill: SkillId,
+    file: Annotated[
+        Path | None, typer.Option("--set", help="A file whose text is the new version.")
+    ] = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Show by what judges score a skill's answers, or set it; an empty file: the default again."""
+    body = None if file is None else {"text": _text_of(file)}
+    with connect() as client:
+        path = ("skills", str(skill), "rubric")
+        answer = client.get(*path) if body is None else client.put(*path, body=body)
+    if as_json:
+        print_json(answer)
+        return
+    by = "the default" if answer["is_default"] else answer["history"][-1]["author"]
+    typer.echo(f"version {answer['version']} ({harmless(by)})\n\n{harmless(answer['text'])}")
+
+
+def _text_of(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise stop(f"cannot read {file}: {error}", ExitCode.USAGE) from error
 
 
 def _change(skill: int, change: dict[str, str], *, as_json: bool) -> None:

@@ -161,6 +161,10 @@ class ServiceClient:
         """PATCH ``/v1/<path>`` with ``body`` without its None entries."""
         return self._ask("PATCH", path, body=body)
 
+    def put(self, *path: str, body: Mapping[str, Any]) -> Json:
+        """PUT ``/v1/<path>`` with ``body`` without its None entries."""
+        return self._ask("PUT", path, body=body)
+
     def page(self, *path: str, **query: object) -> Page:
         """GET one page of a list."""
         answer = self.get(*path, **query)

@@ -6,6 +6,7 @@ from typing import Any
 from graders.checks import Check, UnscoredError
 from graders.instructions import INSTRUCTIONS
 from graders.json_check import JSON_SCHEMA
+from graders.judge import JUDGE
 from graders.number_check import NUMERIC
 from graders.reasoning import REASONING_GYM
 from graders.text_checks import CONTAINS, EXACT, NORMALISED, REGEX
@@ -48,7 +49,7 @@ def install(checks: Iterable[Check]) -> None:
 
 
 def find_grader(name: str) -> Check:
-    """Return the grader of this name.
+    """Return the check of this name.
 
     Raises:
         InvalidRequestError: There is none; the message lists those there are.
@@ -56,9 +57,25 @@ def find_grader(name: str) -> Check:
     known = {**CHECKS, **_installed}
     if name not in known:
         names = ", ".join(sorted(known))
-        what = "no judge is set up" if name == "judge" else f"unknown grader {name!r}"
+        what = (
+            "a task that is tried again needs a check, not a judge"
+            if name == JUDGE
+            else f"unknown grader {name!r}"
+        )
         raise InvalidRequestError(f"{what}; known graders: {names}", param="grader")
     return known[name]
+
+
+def require_known(name: str, *, has_judge: bool) -> None:
+    """Make sure, before a request is answered, that ``metadata.grader`` names something.
+
+    Raises:
+        InvalidRequestError: Unknown grader, or a judge where none is set up.
+    """
+    if name != JUDGE:
+        find_grader(name)
+    elif not has_judge:
+        raise InvalidRequestError("no judge is set up (graders.judge is off)", param="grader")
 
 
 def require_gradable(name: str, *, reference: str | None, config: Mapping[str, Any]) -> None:

@@ -4,9 +4,10 @@ from pydantic import ConfigDict
 
 from graders.calibration import TrustConfig
 from graders.functions import FunctionsConfig
+from graders.judging import JudgeConfig
 
 
-class GradersConfig(TrustConfig, FunctionsConfig):
+class GradersConfig(JudgeConfig, TrustConfig, FunctionsConfig):
     """Settings of ``[graders]``."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)

@@ -15,14 +15,16 @@ from dataclasses import dataclass
 
 from graders.catalog import DEFAULT_GRADER
 from graders.feedback import grade_feedback, newest_correction
+from graders.judge import JUDGE
 from graders.outcome import Trust, merge
 from graders.reactions import read_reactions
 from graders.types import Answer, Grader
 from learner import tasks as task_specs
 from learner.tasks import TasksConfig
 from learner.trees import main_line
+from memory import judge_queue
 from memory.database import Transaction
-from memory.episode_store import set_grades
+from memory.episode_store import retire_judged, set_grades
 from memory.errors import DenizenError
 from memory.sorter import SkillsMovedError, Sorter
 from memory.store import Store
@@ -55,9 +57,16 @@ class Digest:
     """What was worked out of one episode."""
 
     episode: Episode
-    grades: Sequence[Grade]
+    grades: Sequence[Grade]  # of checks and people; a judge's are written by the judge's own part
     outcome: Outcome
     task: TaskSpec | None
+    answer_id: str | None  # the call whose answer was graded; None: there is no answer
+    is_to_judge: bool  # whether a judge should look at it
+
+
+def no_judge(_: Episode, __: list[Grade]) -> bool:
+    """Want no judge for any episode."""
+    return False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -81,6 +90,8 @@ class Intake:
         grader_of: Callable[[str], Grader],
         config: TasksConfig,
         is_answering: Callable[[], bool],
+        wants_judge: Callable[[Episode, list[Grade]], bool] = no_judge,
+        on_digested: Callable[[], None] = lambda: None,
         trust: Trust | None = None,
     ) -> None:
         self._store = store
@@ -88,6 +99,8 @@ class Intake:
         self._grader_of = grader_of
         self._config = config
         self._is_answering = is_answering
+        self._wants_judge = wants_judge
+        self._on_digested = on_digested
         self._trust = trust
         self._to_grade, self._to_sort = asyncio.Event(), asyncio.Event()
         # The first id that may wait for a skill to be looked for; None: none waits.
@@ -143,10 +156,15 @@ class Intake:
         def write(db: Transaction) -> None:
             for digest in digests:
                 set_grades(db, digest.episode, digest.grades, digest.outcome)
+                wished = digest.answer_id if digest.is_to_judge else None
+                judge_queue.wish(db, digest.episode.id, wished)
+                if digest.answer_id is not None:
+                    retire_judged(db, digest.episode.id, digest.answer_id)
                 if digest.task is not None:
                     replace_derived(db, digest.task)
 
         await self._store.database.write_async(write)
+        self._on_digested()
         self._sort_from(episodes[0].id)
         self._to_sort.set()
         return len(episodes)
@@ -183,6 +201,7 @@ class Intake:
             return self._sorter.seen(db)
 
         self._sorter.committed(await self._store.database.write_async(write))
+        self._on_digested()
         if len(episodes) == BATCH:
             self._sort_from(episodes[-1].id)
         return len(episodes)
@@ -226,12 +245,20 @@ class Intake:
             grades = await self._check(episode, answered[-1]) if answered else []
             grades += read_reactions(task)
         grades += grade_feedback(told.feedback)
-        judged = [grade for grade in told.grades if grade.kind is GradeKind.JUDGE]
+        deciding = [grade for grade in grades if grade.kind is not GradeKind.REACTION]
+        answer_id = answered[-1].id if answered else None
+        judged = [
+            grade
+            for grade in told.grades
+            if grade.kind is GradeKind.JUDGE and grade.evidence.get("call_id") in {None, answer_id}
+        ]
         return Digest(
             episode=episode,
             grades=grades,
             outcome=merge([*grades, *judged], trust=self._trust, skill_id=episode.skill_id),
             task=self._task_of(episode, answered, told.feedback),
+            answer_id=answer_id,
+            is_to_judge=bool(answered) and self._wants_judge(episode, deciding),
         )
 
     async def _check(self, episode: Episode, call: Call) -> list[Grade]:
@@ -239,6 +266,8 @@ class Intake:
         if episode.reference is None and episode.grader is None:
             return []
         name = episode.grader or DEFAULT_GRADER
+        if name == JUDGE:
+            return []
         answer = Answer(
             messages=call.request.get("messages", ()),
             message=call.message or {},

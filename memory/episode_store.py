@@ -384,6 +384,37 @@ def set_grades(
     )
 
 
+def set_judged(db: Transaction, episode_id: str, grade: Grade) -> None:
+    """Put a judge's grade in the place of its earlier one, and open the episode for merging again.
+
+    Runs inside a write. An episode that went meanwhile is left alone.
+    """
+    if not list(db.query("SELECT 1 FROM episodes WHERE id = ?", (episode_id,))):
+        return
+    now = rows.encode_value(utc_now())
+    db.execute(
+        """UPDATE grades SET superseded_at = ? WHERE episode_id = ? AND superseded_at IS NULL
+            AND kind = ? AND grader = ?""",
+        (now, episode_id, grade.kind, grade.grader),
+    )
+    _insert_grade(db, episode_id, grade, now)
+    _reopen(db, episode_id)
+
+
+def retire_judged(db: Transaction, episode_id: str, call_id: str) -> None:
+    """Supersede what judges said of other answers than the last one; inside a write."""
+    db.execute(
+        """UPDATE grades SET superseded_at = ? WHERE episode_id = ? AND superseded_at IS NULL
+            AND kind = 'judge' AND json_extract(evidence, '$.call_id') != ?""",
+        (rows.encode_value(utc_now()), episode_id, call_id),
+    )
+
+
+def _insert_grade(db: Transaction, episode_id: str, grade: Grade, now: str) -> None:
+    row = rows.encode(grade) | {"episode_id": episode_id, "created_at": now}
+    rows.insert(db, "grades", row)
+
+
 def _reopen(db: Transaction, episode_id: str) -> None:
     db.execute("UPDATE episodes SET revision = revision + 1 WHERE id = ?", (episode_id,))
 

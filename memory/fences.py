@@ -58,6 +58,7 @@ MARKUP_TOKENS = (
 )
 """What a model writes inside its own turn; harmless in a user's, but not in a recalled answer."""
 TOKEN_FORM = re.compile(r"<\|[^|<>\s]{1,64}\|>|<｜[^｜<>\s]{1,64}｜>")
+_FENCE_FORM = re.compile(r"<{3,}|>{3,}")
 UNTRUSTED_ROLES = frozenset({"user", "tool", "function"})
 """Whose words come from outside. A developer may well write ``<tool_call>`` into a system prompt,
 and an assistant's message is the model's own."""
@@ -120,9 +121,11 @@ class ControlTokens:
 def fenced(text: str, *, says: str) -> str:
     """Put a text between two lines that it cannot contain, below a line that says what it is.
 
-    The fence is drawn anew each time, so that no text can close it.
+    The fence is drawn anew each time, so that no text can close it; what only looks like a fence,
+    which a careless reader may take for one, is broken by a space.
     """
     fence = f"data-{secrets.token_hex(8)}"
+    text = _FENCE_FORM.sub(lambda match: " ".join(match[0]), text)
     return f"{says}\n<<<{fence}\n{text}\n{fence}>>>"
 
 

@@ -277,6 +277,26 @@ def m009_privacy(db: Database) -> None:
 
 
 @migrations()
+def m010_judges(db: Database) -> None:
+    """By what judges score the tasks of a skill, and which answers wait for a judge."""
+    db.executescript("""
+        CREATE TABLE rubrics (
+            skill_id INTEGER NOT NULL REFERENCES skills(id), version INTEGER NOT NULL,
+            text TEXT NOT NULL, created_at TEXT NOT NULL, author TEXT NOT NULL,
+            PRIMARY KEY (skill_id, version)
+        ) STRICT;
+        CREATE TABLE judge_queue (
+            episode_id TEXT PRIMARY KEY REFERENCES episodes(id) ON DELETE CASCADE,
+            call_id TEXT NOT NULL, num_tries INTEGER NOT NULL, due_at TEXT NOT NULL
+        ) STRICT;
+        CREATE INDEX judge_queue_by_due ON judge_queue(due_at);
+        CREATE TRIGGER erased_judge_queue BEFORE INSERT ON judge_queue
+        WHEN EXISTS (SELECT 1 FROM erased_ids WHERE id = NEW.episode_id)
+        BEGIN SELECT RAISE(IGNORE); END;
+    """)
+
+
+@migrations()
 def m011_trust_in_judges(db: Database) -> None:
     """What judges said of planted answers, and what outcomes versions were trained on."""
     db.executescript("""

@@ -81,7 +81,7 @@ MEANINGS: Meanings = {
             "cycle_id": "the cycle that practised",
             "learn": "0: the caller sent `x-denizen-learn: off`",
             "withheld": "why it is not learned from, where the caller did not say so",
-            "revision": "grows with every call and every feedback",
+            "revision": "grows with every call, every feedback and every judgement",
             "digested_revision": "the revision that grades and outcome were worked out from",
             "outcome_value": "the merged grades, in [0, 1]",
             "outcome_provenance": "which kind of grade decided: `check`, `person` or `judge`",
@@ -225,6 +225,25 @@ MEANINGS: Meanings = {
             "skill_id": "for which",
             "text": "the guideline",
             "created_at": "when it was approved",
+        },
+    ),
+    "rubrics": (
+        "By what judges score the answers of a skill; the newest version is in force.",
+        {
+            "skill_id": "for which",
+            "version": "from 1",
+            "text": "the rubric; empty: from then on the default one is in force again",
+            "created_at": "when",
+            "author": "who wrote it",
+        },
+    ),
+    "judge_queue": (
+        "Answers that wait for a judge.",
+        {
+            "episode_id": "of which episode",
+            "call_id": "which answer",
+            "num_tries": "how often a judge failed at it",
+            "due_at": "not to be tried before",
         },
     ),
     "tasks": (

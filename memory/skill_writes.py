@@ -158,10 +158,15 @@ def num_waiting(db: Transaction, episode_ids: Sequence[str]) -> int:
 def merge(db: Transaction, part: int, whole: int, *, actor: str) -> None:
     """Move all that a skill has to another, which it is from then on; inside a write.
 
-    The other's guideline is the guideline of both, unless only this one has one.
+    The other's guideline is the guideline of both, unless only this one has one; so are rubrics.
     """
     db.execute(
         "UPDATE OR IGNORE skill_guidelines SET skill_id = ? WHERE skill_id = ?", (whole, part)
+    )
+    db.execute(
+        """UPDATE rubrics SET skill_id = ?1 WHERE skill_id = ?2
+            AND NOT EXISTS (SELECT 1 FROM rubrics WHERE skill_id = ?1)""",
+        (whole, part),
     )
     db.execute("UPDATE episodes SET skill_id = ? WHERE skill_id = ?", (whole, part))
     db.execute("UPDATE tasks SET skill_id = ? WHERE skill_id = ?", (whole, part))

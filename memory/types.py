@@ -212,7 +212,7 @@ class Episode:
     cycle_id: str | None = None  # practice only
     learn: bool = True
     withheld: str | None = None  # why it is not learned from, where the caller did not say so
-    revision: int = 1  # grows with every call and every feedback
+    revision: int = 1  # grows with every call, every feedback and every judgement
     digested_revision: int = 0  # the revision that grades and outcome were worked out from
 
 

@@ -73,7 +73,7 @@ class CannedService:
                 self.end_headers()
                 self.wfile.write(body)
 
-            do_GET = do_POST = do_PATCH = handle_any
+            do_GET = do_POST = do_PATCH = do_PUT = handle_any
 
             def log_message(self, *args: object) -> None:
                 """Stay silent."""

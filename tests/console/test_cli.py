@@ -200,3 +200,23 @@ def test_help_loads_nothing_heavy() -> None:
     )
     env = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
     subprocess.run([sys.executable, "-c", code], check=True, env=env)
+
+
+def test_status_says_what_the_judge_did_and_what_it_cost(service, denizen: Run) -> None:
+    judge = {
+        "mode": "asked",
+        "model": "denizen@base:9f3a12b4c5d6",
+        "waiting": 2,
+        "results": {"scored": 5, "judge_timeout": 1},
+        "calls": 18,
+        "tokens": 9_000,
+        "seconds": 61.2,
+        "paused": "judge_resting",
+        "paused_for_s": 30.0,
+    }
+    service.answer("GET /v1/status", STATUS | {"judge": judge}, STATUS | {"judge": {"mode": "off"}})
+    told = denizen("status").stdout
+    assert "denizen@base:9f3a12b4c5d6: 5 scored, 1 judge_timeout; 2 waiting" in told
+    assert "18 calls, 9000 tokens, 61 s" in told
+    assert "judge_resting for 30 s" in told
+    assert "judge       off" in denizen("status").stdout.splitlines()

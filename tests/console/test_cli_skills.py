@@ -86,3 +86,29 @@ def test_skills_are_merged_and_split(
     service.answer(f"POST /v1/skills/2/{path}", SKILL)
     assert json.loads(denizen("skills", *arguments, "--json").stdout) == SKILL
     assert service.requests[0]["body"] == body
+
+
+RUBRIC: dict[str, Any] = {
+    "skill_id": 2,
+    "version": 3,
+    "text": "Full marks only for a bare number.",
+    "is_default": False,
+    "history": [{"version": 3, "author": "ada", "created_at": "2026-01-01T00:00:00Z"}],
+}
+
+
+def test_a_rubric_is_shown_with_its_version_and_author(service, denizen: Run) -> None:
+    service.answer("GET /v1/skills/2/rubric", RUBRIC)
+    said = denizen("skills", "rubric", "2").stdout
+    assert said == "version 3 (ada)\n\nFull marks only for a bare number.\n"
+    assert json.loads(denizen("skills", "rubric", "2", "--json").stdout) == RUBRIC
+
+
+def test_a_rubric_is_set_from_a_file(service, denizen: Run, tmp_path) -> None:
+    service.answer("PUT /v1/skills/2/rubric", RUBRIC)
+    file = tmp_path / "rubric.txt"
+    file.write_text(RUBRIC["text"], encoding="utf-8")
+    assert denizen("skills", "rubric", "2", "--set", str(file)).exit_code == 0
+    assert service.requests[0]["body"] == {"text": RUBRIC["text"]}
+    missing = denizen("skills", "rubric", "2", "--set", str(tmp_path / "none"))
+    assert (missing.exit_code, len(service.requests)) == (2, 1)

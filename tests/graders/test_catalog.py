@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from graders.catalog import CHECKS, DEFAULT_GRADER, find_grader, require_gradable
+from graders.catalog import CHECKS, DEFAULT_GRADER, find_grader, require_gradable, require_known
 from memory.errors import InvalidRequestError
 from memory.types import GradeKind
 
@@ -23,9 +23,18 @@ def test_unknown_grader_is_refused_with_the_known_ones() -> None:
     assert e.value.param == "grader"
 
 
-def test_judge_is_refused_by_name() -> None:
-    with pytest.raises(InvalidRequestError, match="no judge is set up"):
+def test_a_task_that_is_tried_again_cannot_name_the_judge() -> None:
+    with pytest.raises(InvalidRequestError, match="needs a check, not a judge"):
         find_grader("judge")
+
+
+def test_an_episode_may_name_the_judge_where_one_is_set_up() -> None:
+    require_known("judge", has_judge=True)
+    require_known("exact", has_judge=False)
+    with pytest.raises(InvalidRequestError, match="no judge is set up"):
+        require_known("judge", has_judge=False)
+    with pytest.raises(InvalidRequestError, match="fuzzy"):
+        require_known("fuzzy", has_judge=True)
 
 
 @pytest.mark.parametrize(

@@ -67,7 +67,7 @@ def test_practised_answer_has_room_for_the_reference(length: int, max_tokens: in
         ({"prompt": "a", "reference": ["b"]}, "tasks.0.reference", "string"),
         ({"prompt": "a"}, "reference", "tasks.0: grader 'contains' needs a reference"),
         ({"prompt": "a", "grader": "fuzzy"}, "grader", "tasks.0: unknown grader 'fuzzy'"),
-        ({"prompt": "a", "grader": "judge"}, "grader", "no judge"),
+        ({"prompt": "a", "grader": "judge"}, "grader", "needs a check"),
         ({"prompt": "a", "grader": "regex"}, "grader_config.pattern", "needs grader_config"),
         (
             {"prompt": "a", "reference": "b", "sampling": {"max_tokens": 0}},

@@ -56,3 +56,12 @@ def test_a_text_cannot_close_its_fence():
     assert first != second
     end = first.rsplit("\n", 1)[1]
     assert first.count(end) == 1
+
+
+@pytest.mark.parametrize("forged", ["<<<data-0", "data-0>>>", "<<<<<", ">>>>data-0>>>>>"])
+def test_what_looks_like_a_fence_is_broken(forged):
+    head, body, end = fenced(f"a{forged}b", says="Data:").partition(f"a{forged[0]}")
+    inside = (body + end).rsplit("\n", 1)[0]
+    assert "<<<" not in inside and ">>>" not in inside
+    assert inside.replace(" ", "") == f"a{forged}b"
+    assert head.count("<<<") == 1
