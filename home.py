@@ -13,7 +13,7 @@ from memory.errors import ConfigError
 from memory.log_filter import RedactingFormatter
 from memory.redaction import PatternRedactor
 
-QUIET_LIBRARIES = ("apscheduler", "httpx", "sentence_transformers")
+QUIET_LIBRARIES = ("apscheduler", "httpx", "httpx2", "sentence_transformers")
 
 
 def find(home: Path | None) -> Path:

@@ -40,12 +40,13 @@ from agent.supervisor import supervise
 from graders import catalog, functions, review_routes, rubric_routes
 from graders import routes as grader_routes
 from graders.allowance import Allowance
+from graders.chat_model import ChatModel, EngineModel
 from graders.checks import Check
 from graders.endpoint import EndpointModel
 from graders.judging import Judging, wants_judge
 from graders.probing import Prober
 from graders.rubrics import Rubric, given_rubric
-from graders.teacher import ChatModel, EngineModel, Teacher
+from graders.teacher import Teacher
 from graders.trust import JudgeTrust
 from graders.unit_tests import unit_tests
 from learner import adapter_routes, cycle_routes, task_routes
@@ -216,12 +217,10 @@ class Service:
         self.scheduler.every(VECTORS_INTERVAL_S, "vectors", self._maintain_vectors)
         self.scheduler.every(WAL_INTERVAL_S, "wal", self._bound_wal)
         self.scheduler.start()
-        for work in (
-            self.intake.grade(),
-            self._find_skills(),
-            self.judging.run(),
-            self._watch_engines(clients),
-        ):
+        parts = [self.intake.grade(), self._find_skills(), self._watch_engines(clients)]
+        if config.graders.judge != "off":
+            parts.append(self.judging.run())
+        for work in parts:
             task = asyncio.create_task(work)
             task.add_done_callback(self._on_task_ended)
             self._tasks.append(task)

@@ -33,9 +33,10 @@ from agent.engine import EngineConfig, VllmProcess
 from agent.policy import PolicyClient
 from agent.special_tokens import special_tokens
 from graders.allowance import Allowance
+from graders.chat_model import ChatModel, EngineModel
 from graders.endpoint import EndpointModel, TeacherConfig
 from graders.judge import Judge
-from graders.teacher import ChatModel, EngineModel, Teacher
+from graders.teacher import Teacher
 from graders.types import Answer
 from graders.votes import VotesConfig
 from memory.fences import ControlTokens

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Self
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, model_validator
 
-from graders.teacher import (
+from graders.chat_model import (
     REFUSALS,
     ChatRequest,
     Failure,

@@ -12,8 +12,8 @@ from typing import Generic, Protocol, TypeVar
 from pydantic import BaseModel, ConfigDict, Field
 
 from graders import metrics
+from graders.chat_model import ChatRequest, Failure, Reply, TeacherError
 from graders.judge_prompt import Question
-from graders.teacher import ChatRequest, Failure, Reply, TeacherError
 from graders.verdicts import Unread
 
 

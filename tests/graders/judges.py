@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from graders.teacher import ChatRequest, Reply, TeacherError
+from graders.chat_model import ChatRequest, Reply, TeacherError
 from memory.fences import TURN_TOKENS
 from tests.graders.injections import PAYLOAD
 

@@ -7,8 +7,8 @@ import pytest
 from pydantic import SecretStr
 
 import settings as configuration
+from graders.chat_model import Failure, TeacherError
 from graders.endpoint import EndpointModel, TeacherConfig
-from graders.teacher import Failure, TeacherError
 from memory.errors import ConfigError
 from tests.fake_engine import FakeEngine
 from tests.graders.test_teacher import REQUEST

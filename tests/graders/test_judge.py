@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
+from graders.chat_model import ChatRequest, Failure, OverloadedTeacherError, Reply, TeacherError
 from graders.judge import SPLIT, GradeCache, Judge
 from graders.rubrics import Rubric
-from graders.teacher import ChatRequest, Failure, OverloadedTeacherError, Reply, TeacherError
 from graders.types import Answer, Grader
 from graders.votes import VotesConfig
 from memory.types import Grade, GradeKind

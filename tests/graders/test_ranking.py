@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from graders.chat_model import Failure, TeacherError
 from graders.judge_prompt import shared_length
 from graders.ranking import (
     MAX_GROUP,
@@ -17,7 +18,6 @@ from graders.ranking import (
     shown_orders,
     win_shares,
 )
-from graders.teacher import Failure, TeacherError
 from graders.types import Answer
 from graders.votes import VotesConfig
 from memory.types import Grade

@@ -6,17 +6,17 @@ from typing import Any
 import pytest
 
 from graders.allowance import Allowance, Breaker
-from graders.judge import Judge
-from graders.teacher import (
+from graders.chat_model import (
     ChatRequest,
     EngineModel,
     Failure,
     OverloadedTeacherError,
     Reply,
-    Teacher,
     TeacherError,
     reply_of,
 )
+from graders.judge import Judge
+from graders.teacher import Teacher
 from graders.votes import VotesConfig
 from memory.errors import InvalidRequestError, UnavailableError
 from tests.graders.judges import FakeTeacher, in_turn
