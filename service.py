@@ -38,14 +38,18 @@ from agent.sampler import Sampler
 from agent.scheduler import Scheduler
 from agent.special_tokens import special_tokens
 from agent.supervisor import supervise
-from graders import catalog, rubric_routes
+from graders import catalog, functions, review_routes, rubric_routes
 from graders import routes as grader_routes
 from graders.allowance import Allowance
 from graders.chat_model import ChatModel, EngineModel
+from graders.checks import Check
 from graders.endpoint import EndpointModel
 from graders.judging import Judging, wants_judge
+from graders.probing import Prober
 from graders.rubrics import Rubric, given_rubric
 from graders.teacher import Teacher
+from graders.trust import JudgeTrust
+from graders.unit_tests import unit_tests
 from learner import adapter_routes, cycle_routes, task_routes
 from learner.coverage import Coverage
 from learner.curriculum import missing
@@ -75,6 +79,7 @@ from memory.skills import Embedder
 from memory.sorter import Sorter
 from memory.store import Store
 from memory.tenants import EVERYTHING, Sight, caller_of
+from memory.types import Split, TaskSpec
 from memory.vectors import EpisodeVectors
 from memory.version_store import BASE
 from settings import Settings
@@ -85,6 +90,8 @@ log = logging.getLogger("denizen")
 RETENTION_INTERVAL_S = 3_600.0
 VECTORS_INTERVAL_S = 300.0
 WAL_INTERVAL_S = 10.0
+TRUST_INTERVAL_S = 60.0
+PROBE_INTERVAL_S = 600.0
 
 
 class Service:
@@ -124,6 +131,7 @@ class Service:
     async def start(self) -> ASGIApp:
         """Wire the components and return the application; the engine goes on starting behind it."""
         config = self.settings
+        catalog.install(self._own_checks())
         model, clients = await self._engines()
         self._clients = clients
         tenants = config.privacy.learn_from
@@ -149,6 +157,8 @@ class Service:
         self.pointer = Pointer(self.store.versions, self.store.cycles, self.slot)
         self.coverage = Coverage(self.store.episodes)
         self.in_flight = InFlight(config.server.max_in_flight)
+        self.trust = JudgeTrust(self.store.judge_evidence, config.graders)
+        await asyncio.to_thread(self.trust.refresh)
         self.sorter = Sorter(self.store, self._embedder, config.skills)
         self.intake = self._intake()
         self.runner = CycleRunner(
@@ -163,6 +173,7 @@ class Service:
         )
         self.privacy = await asyncio.to_thread(self._privacy, model)
         self.judging = self._judging(digest)
+        self.prober = self._prober()
         self.recall = Recall(
             self.store,
             embedder=self._embedder,
@@ -200,6 +211,10 @@ class Service:
             forget=[placement.forget, prompts.forget, lambda _: self.sorter.distrust()],
         )
         self.scheduler.every(RETENTION_INTERVAL_S, "retention", retention.run)
+        trust = partial(self.trust.run, self.intake.wake)
+        self.scheduler.every(TRUST_INTERVAL_S, "trust", trust)
+        if config.graders.judge != "off":
+            self.scheduler.every(PROBE_INTERVAL_S, "probe", self._probe_judges)
         self.scheduler.every(VECTORS_INTERVAL_S, "vectors", self._maintain_vectors)
         self.scheduler.every(WAL_INTERVAL_S, "wal", self._bound_wal)
         self.scheduler.start()
@@ -264,6 +279,7 @@ class Service:
 
     def status_of(self, sight: Sight) -> dict[str, Any]:
         """Return what a tenant may know: whether it is answered, by what, and its own records."""
+        skills = [skill for skill in self.store.skills.all() if sight.sees(skill.tenant)]
         return {
             "version": version("denizen"),
             "url": self.url,
@@ -279,9 +295,9 @@ class Service:
                     "mean_outcome": skill.mean_outcome,
                     "missing": missing(skill, self.settings.learner),
                 }
-                for skill in self.store.skills.all()
-                if sight.sees(skill.tenant)
+                for skill in skills
             ],
+            "judges": self.trust.report(frozenset(skill.id for skill in skills)),
         }
 
     def _show_status(self, request: Request) -> Response:
@@ -323,6 +339,10 @@ class Service:
     async def _maintain_vectors(self) -> None:
         await asyncio.to_thread(self.vectors.maintain)
 
+    async def _probe_judges(self) -> None:
+        """Ask judges about planted answers, in the skills where they have graded something."""
+        await self.prober.run(sorted({one.skill_id for one in self.trust.standings()}))
+
     async def _bound_wal(self) -> None:
         await asyncio.to_thread(self.store.database.bound_wal)
         metrics.WAL_BYTES.set(self.store.database.wal_bytes)
@@ -355,6 +375,7 @@ class Service:
             grader_of=catalog.find_grader,
             config=self.settings.tasks,
             is_answering=lambda: self.in_flight.is_busy,
+            trust=self.trust,
             wants_judge=partial(wants_judge, self.settings.graders),
             on_digested=lambda: self.judging.wake(),
         )
@@ -389,6 +410,22 @@ class Service:
             ),
         )
 
+    def _prober(self) -> Prober:
+        def tasks_of(skill_id: int) -> list[TaskSpec]:
+            tasks = self.store.tasks
+            return [task for split in Split for task in tasks.of_skills([skill_id], split)]
+
+        return Prober(
+            evidence=self.store.judge_evidence,
+            tasks_of=tasks_of,
+            judges_of=lambda skill_id: [self.judging.judge_of(skill_id, has_reference=False)],
+        )
+
+    def _own_checks(self) -> list[Check]:
+        config = self.settings.graders
+        code = unit_tests(allow_without_namespaces=config.run_code_without_namespaces)
+        return [code, *functions.load(config)]
+
     def _privacy(self, model: Path) -> Privacy:
         config = self.settings
         keys = [*config.auth.all_keys, *filter(None, [config.engine.api_key])]
@@ -400,7 +437,12 @@ class Service:
         )
 
     def _practice(self) -> Practice:
-        return Practice(sample=Sampler(self.slot), grader_of=catalog.find_grader, store=self.store)
+        return Practice(
+            sample=Sampler(self.slot),
+            grader_of=catalog.find_grader,
+            store=self.store,
+            trust=self.trust,
+        )
 
     def _workshop(self, model: Path) -> Workshop:
         config = self.settings.learner
@@ -432,6 +474,7 @@ class Service:
             title="Denizen", docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False
         )
         app.include_router(agent_routes.routes(self.gateway, names, self.not_ready))
+        app.include_router(review_routes.routes(self.store, self.trust, self.settings.graders))
         app.include_router(
             memory_routes.routes(
                 self.store,

@@ -17,6 +17,7 @@ from console import (
     cli_episodes,
     cli_erase,
     cli_learning,
+    cli_review,
     cli_skills,
     cli_tasks,
 )
@@ -34,6 +35,7 @@ app.command("feedback")(cli_episodes.feedback)
 app.command("learn")(cli_learning.learn)
 app.command("erase")(cli_erase.erase)
 app.add_typer(cli_episodes.episodes, name="episodes")
+cli_episodes.episodes.command("review")(cli_review.review)
 app.add_typer(cli_tasks.tasks, name="tasks")
 app.add_typer(cli_skills.skills, name="skills")
 app.add_typer(cli_learning.cycles, name="cycles")
@@ -134,6 +136,11 @@ def status(as_json: JsonFlag = False) -> None:
             for s in skills
         ]
         print_table(("SKILL", "title", "NEW", "missing before it learns"), rows)
+    if answer.get("judges"):
+        if on_terminal():
+            print()
+        columns = ("SKILL", "judge", "version", "PAIRS", "KAPPA", "INTERVAL", "may teach")
+        print_table(columns, [_judge_row(judge) for judge in answer["judges"]])
 
 
 def _status_fields(answer: dict[str, Any]) -> dict[str, Any]:
@@ -159,6 +166,21 @@ def _status_fields(answer: dict[str, Any]) -> dict[str, Any]:
         "last cycle": _last_cycle_line(answer["last_cycle"]),
         **{f"job {name} fails": job["error"] for name, job in answer["failed_jobs"].items()},
     }
+
+
+def _judge_row(judge: dict[str, Any]) -> tuple[Any, ...]:
+    """Show how far a judge agrees with checks and people, and what keeps it from teaching."""
+    agreement = judge["agreement"]
+    low, high = agreement["low"], agreement["high"]
+    return (
+        judge["skill_id"],
+        judge["grader"],
+        judge["version"],
+        f"{judge['num_pairs']} of {judge['min_pairs']}",
+        agreement["kappa"],
+        None if low is None else f"{low:.2f} to {high:.2f}",
+        "yes" if judge["is_trusted"] else f"no: {'; '.join(judge['missing'])}",
+    )
 
 
 def _tainted_line(answer: dict[str, Any]) -> str:

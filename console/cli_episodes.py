@@ -70,7 +70,7 @@ def show_episode(episode_id: str, as_json: JsonFlag = False) -> None:
     if as_json:
         print_json(episode)
         return
-    apart = ("calls", "grades", "feedback")
+    apart = ("calls", "grades", "past_grades", "trained_on", "feedback")
     print_fields({name: value for name, value in episode.items() if name not in apart})
     if on_terminal():
         print()
@@ -86,6 +86,21 @@ def show_episode(episode_id: str, as_json: JsonFlag = False) -> None:
             ],
             title="grades",
         )
+    if episode.get("past_grades"):
+        print_table(
+            ("UNTIL", "KIND", "grader", "VALUE", "why"),
+            [_past_row(past) for past in episode["past_grades"]],
+            title="grades before",
+        )
+    if episode.get("trained_on"):
+        print_table(
+            ("VERSION", "OUTCOME", "by", "CHANGED SINCE"),
+            [
+                (t["version"], t["outcome_value"], t["outcome_provenance"], t["outcome_changed"])
+                for t in episode["trained_on"]
+            ],
+            title="taught",
+        )
     if episode["feedback"]:
         print_table(
             ("WHEN", "VALUE", "source", "comment", "correction"),
@@ -95,6 +110,12 @@ def show_episode(episode_id: str, as_json: JsonFlag = False) -> None:
             ],
             title="feedback",
         )
+
+
+def _past_row(past: dict[str, Any]) -> tuple[Any, ...]:
+    grade = past["grade"]
+    why = grade["explanation"] or grade["unscored_reason"]
+    return (instant(past["superseded_at"]), grade["kind"], grade["grader"], grade["value"], why)
 
 
 @episodes.command("export")

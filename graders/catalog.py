@@ -1,19 +1,51 @@
 """The graders by name, as ``metadata.grader`` and a task's ``grader`` give it."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from graders.checks import CONTAINS, EXACT, JSON_SCHEMA, REGEX, Check
+from graders.checks import Check, UnscoredError
+from graders.instructions import INSTRUCTIONS
+from graders.json_check import JSON_SCHEMA
 from graders.judge import JUDGE
+from graders.number_check import NUMERIC
 from graders.reasoning import REASONING_GYM
-from memory.errors import InvalidRequestError
+from graders.text_checks import CONTAINS, EXACT, NORMALISED, REGEX
+from graders.tool_calls import TOOL_CALLS
+from graders.unit_tests import UNIT_TESTS
+from memory.errors import ConfigError, InvalidRequestError
 
 DEFAULT_GRADER = CONTAINS.name
 """What grades a task that has a reference and names no grader."""
 
-CHECKS: Mapping[str, Check] = {
-    check.name: check for check in (EXACT, CONTAINS, REGEX, JSON_SCHEMA, REASONING_GYM)
-}
+_BUILT_IN = (
+    EXACT,
+    NORMALISED,
+    CONTAINS,
+    NUMERIC,
+    REGEX,
+    JSON_SCHEMA,
+    TOOL_CALLS,
+    UNIT_TESTS,
+    INSTRUCTIONS,
+    REASONING_GYM,
+)
+CHECKS: Mapping[str, Check] = {check.name: check for check in _BUILT_IN}
+_installed: dict[str, Check] = {}  # by the settings; see ``install``
+
+
+def install(checks: Iterable[Check]) -> None:
+    """Add what the settings name, in place of what was added before; once, at the start.
+
+    ``unit_tests`` may be given anew; every other built-in name stays what it is.
+
+    Raises:
+        ConfigError: a name is taken.
+    """
+    found = {check.name: check for check in checks}
+    if taken := sorted(found.keys() & (CHECKS.keys() | {"judge"}) - {UNIT_TESTS.name}):
+        raise ConfigError(f"graders.functions.{taken[0]}: {taken[0]!r} is a grader already")
+    _installed.clear()
+    _installed.update(found)
 
 
 def find_grader(name: str) -> Check:
@@ -22,15 +54,16 @@ def find_grader(name: str) -> Check:
     Raises:
         InvalidRequestError: There is none; the message lists those there are.
     """
-    if name not in CHECKS:
-        known = ", ".join(sorted(CHECKS))
+    known = {**CHECKS, **_installed}
+    if name not in known:
+        names = ", ".join(sorted(known))
         what = (
             "a task that is tried again needs a check, not a judge"
             if name == JUDGE
             else f"unknown grader {name!r}"
         )
-        raise InvalidRequestError(f"{what}; known graders: {known}", param="grader")
-    return CHECKS[name]
+        raise InvalidRequestError(f"{what}; known graders: {names}", param="grader")
+    return known[name]
 
 
 def require_known(name: str, *, has_judge: bool) -> None:
@@ -46,10 +79,11 @@ def require_known(name: str, *, has_judge: bool) -> None:
 
 
 def require_gradable(name: str, *, reference: str | None, config: Mapping[str, Any]) -> None:
-    """Make sure, before a task is kept, that its grader has what it reads.
+    """Make sure, before a task is kept, that its grader can grade it.
 
     Raises:
-        InvalidRequestError: Unknown grader, or its reference or part of its config is missing.
+        InvalidRequestError: Unknown grader, its reference or part of its config is missing, or
+            they are such that no answer could be scored.
     """
     check = find_grader(name)
     if check.needs_reference and not (reference and reference.strip()):
@@ -59,3 +93,7 @@ def require_gradable(name: str, *, reference: str | None, config: Mapping[str, A
         raise InvalidRequestError(
             f"grader {name!r} needs grader_config.{missing[0]}", param=f"grader_config.{missing[0]}"
         )
+    try:
+        check.validate(config, reference)
+    except UnscoredError as error:
+        raise InvalidRequestError(f"grader {name!r}: {error}", param="grader_config") from error

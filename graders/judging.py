@@ -147,10 +147,14 @@ class Judging:
 
     def judge_for(self, episode: Episode) -> Judge:
         """Return the judge of an episode: its skill's rubric, or the default one."""
+        return self.judge_of(episode.skill_id, has_reference=episode.reference is not None)
+
+    def judge_of(self, skill_id: int | None, *, has_reference: bool) -> Judge:
+        """Return the judge of a skill's answers, with or without a reference."""
         return Judge(
             self._teacher,
-            rubric=self._rubric_of(episode.skill_id),
-            has_reference=episode.reference is not None,
+            rubric=self._rubric_of(skill_id),
+            has_reference=has_reference,
             config=self._config,
             control_tokens=self._control_tokens,
             cache=self.cache,

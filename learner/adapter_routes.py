@@ -101,7 +101,11 @@ def routes(store: Store, registry: Registry, pointer: Pointer, evaluation: Evalu
     def show_version(version_id: str) -> Response:
         version = store.versions.get(version_id)
         episodes = store.versions.episodes_of(version_id)
-        return answer(view(version, pointer.live) | {"num_episodes": len(episodes)})
+        changed = store.versions.changed_outcomes(version_id)
+        return answer(
+            view(version, pointer.live)
+            | {"num_episodes": len(episodes), "num_changed_outcomes": len(changed)}
+        )
 
     @router.get("/{version_id}/verify")
     def verify(version_id: str) -> Response:

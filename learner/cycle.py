@@ -300,7 +300,11 @@ def practice_receipt(tried: Sequence[Sequence[Trial]], batch: RowBatch) -> dict[
     compared = [values for values in rewards if len(values) > 1]
     equal = sum(max(values) == min(values) for values in compared)
     lengths = [len(t.call.completion_token_ids or ()) for trials in tried for t in trials]
+    outcomes = Counter(
+        str(trial.outcome.provenance or "none") for trials in tried for trial in trials
+    )
     return batch.to_json() | {
+        "rollouts_by_provenance": dict(outcomes),
         "reward_mean": statistics.fmean(flat) if flat else None,
         "reward_std": statistics.pstdev(flat) if flat else None,
         "frac_reward_zero_std": equal / len(compared) if compared else None,
@@ -311,7 +315,14 @@ def practice_receipt(tried: Sequence[Sequence[Trial]], batch: RowBatch) -> dict[
 def cycle_receipt(steps: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Sum the steps up."""
     trained = [step for step in steps if "trained_tokens" in step]
+    provenance: Counter[str] = Counter()
+    skipped: Counter[str] = Counter()
+    for step in steps:
+        provenance.update(step["rollouts_by_provenance"])
+        skipped.update(step["skipped_rollouts"])
     return {
+        "rollouts_by_provenance": dict(provenance),
+        "skipped_rollouts": dict(skipped),
         "num_steps": len(steps),
         "num_trained_steps": len(trained),
         "num_rollouts": sum(step["num_rollouts"] for step in steps),

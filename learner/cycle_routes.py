@@ -52,6 +52,9 @@ def routes(store: Store, runner: CycleRunner) -> APIRouter:
     @router.get("/cycles/{cycle_id}")
     def show_cycle(cycle_id: str) -> Response:
         shown = view(store.cycles.get(cycle_id))
+        candidate = shown["candidate"]
+        changed = store.versions.changed_outcomes(candidate) if candidate else []
+        shown["num_changed_outcomes"] = len(changed)  # of what it taught, since
         shown["steps"] = [
             {"index": step.index, "receipt": step.receipt} for step in store.cycles.steps(cycle_id)
         ]

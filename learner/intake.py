@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from graders.catalog import DEFAULT_GRADER
 from graders.feedback import grade_feedback, newest_correction
 from graders.judge import JUDGE
-from graders.outcome import merge
+from graders.outcome import Trust, merge
+from graders.reactions import read_reactions
 from graders.types import Answer, Grader
 from learner import tasks as task_specs
 from learner.tasks import TasksConfig
@@ -33,6 +34,7 @@ from memory.types import (
     Call,
     CallStatus,
     Episode,
+    EpisodeSource,
     Feedback,
     Grade,
     GradeKind,
@@ -67,6 +69,16 @@ def no_judge(_: Episode, __: list[Grade]) -> bool:
     return False
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Told:
+    """What the record says of one episode."""
+
+    episode: Episode
+    calls: Sequence[Call]
+    feedback: Sequence[Feedback]
+    grades: Sequence[Grade]  # in force
+
+
 class Intake:
     """Digests episodes and places imported tasks, in the background."""
 
@@ -80,6 +92,7 @@ class Intake:
         is_answering: Callable[[], bool],
         wants_judge: Callable[[Episode, list[Grade]], bool] = no_judge,
         on_digested: Callable[[], None] = lambda: None,
+        trust: Trust | None = None,
     ) -> None:
         self._store = store
         self._sorter = sorter
@@ -88,6 +101,7 @@ class Intake:
         self._is_answering = is_answering
         self._wants_judge = wants_judge
         self._on_digested = on_digested
+        self._trust = trust
         self._to_grade, self._to_sort = asyncio.Event(), asyncio.Event()
         # The first id that may wait for a skill to be looked for; None: none waits.
         self._unsorted_since: str | None = ""
@@ -137,7 +151,7 @@ class Intake:
         if not episodes:
             return 0
         told = await asyncio.to_thread(self._read, episodes)
-        digests = [await self._work_out(*one) for one in told]
+        digests = [await self._work_out(one) for one in told]
 
         def write(db: Transaction) -> None:
             for digest in digests:
@@ -209,28 +223,42 @@ class Intake:
         self._sorter.committed(await self._store.database.write_async(write))
         return sum(one.skill_id is not None for one in found)
 
-    def _read(
-        self, episodes: Sequence[Episode]
-    ) -> list[tuple[Episode, list[Call], list[Feedback]]]:
+    def _read(self, episodes: Sequence[Episode]) -> list["_Told"]:
         store = self._store.episodes
-        return [(one, store.call_texts(one.id), store.feedback(one.id)) for one in episodes]
+        return [
+            _Told(
+                episode=one,
+                calls=store.call_texts(one.id),
+                feedback=store.feedback(one.id),
+                grades=store.grades(one.id),
+            )
+            for one in episodes
+        ]
 
-    async def _work_out(
-        self, episode: Episode, calls: Sequence[Call], feedback: Sequence[Feedback]
-    ) -> Digest:
-        task = main_line(calls)  # a title's or a sub-agent's answer is not the task's
+    async def _work_out(self, told: "_Told") -> Digest:
+        episode = told.episode
+        task = main_line(told.calls)  # a title's or a sub-agent's answer is not the task's
         answered = [call for call in task if call.status is CallStatus.OK and call.message]
-        grades = await self._check(episode, answered[-1]) if answered else []
-        grades += grade_feedback(feedback)
+        if episode.source is EpisodeSource.PRACTICE:  # graded by its task, which knows how
+            grades = [grade for grade in told.grades if grade.kind is GradeKind.CHECK]
+        else:
+            grades = await self._check(episode, answered[-1]) if answered else []
+            grades += read_reactions(task)
+        grades += grade_feedback(told.feedback)
+        deciding = [grade for grade in grades if grade.kind is not GradeKind.REACTION]
+        answer_id = answered[-1].id if answered else None
+        judged = [
+            grade
+            for grade in told.grades
+            if grade.kind is GradeKind.JUDGE and grade.evidence.get("call_id") in {None, answer_id}
+        ]
         return Digest(
             episode=episode,
             grades=grades,
-            # What judges say stands on the episode and does not enter its outcome: nothing has
-            # been found out yet about how far they can be trusted.
-            outcome=merge(grades),
-            task=self._task_of(episode, answered, feedback),
-            answer_id=answered[-1].id if answered else None,
-            is_to_judge=bool(answered) and self._wants_judge(episode, grades),
+            outcome=merge([*grades, *judged], trust=self._trust, skill_id=episode.skill_id),
+            task=self._task_of(episode, answered, told.feedback),
+            answer_id=answer_id,
+            is_to_judge=bool(answered) and self._wants_judge(episode, deciding),
         )
 
     async def _check(self, episode: Episode, call: Call) -> list[Grade]:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from graders.outcome import merge
+from graders.outcome import Trust, is_advisory, merge
 from graders.types import Answer, Grader
 from learner.rows import Rollout, RolloutGroup
 from memory.errors import AdapterError, ConflictError, DenizenError, NotFoundError
@@ -62,11 +62,13 @@ class Practice:
         sample: SampleFn,
         grader_of: Callable[[str], Grader],
         store: Store,
+        trust: Trust | None = None,
         max_in_flight: int = 16,
     ) -> None:
         self._sample = sample
         self._grader_of = grader_of
         self._store = store
+        self._trust = trust
         self._max_in_flight = max_in_flight
 
     async def practise(
@@ -138,7 +140,8 @@ class Practice:
                 config=task.grader_config,
             )
         )
-        return Trial(task=task, call=call, grade=grade, outcome=merge([grade]))
+        outcome = merge([grade], trust=self._trust, skill_id=task.skill_id)
+        return Trial(task=task, call=call, grade=grade, outcome=outcome)
 
     async def _record(self, trials: Sequence[Trial], cycle_id: str | None) -> None:
         await self._store.episodes.record_practice(
@@ -162,6 +165,7 @@ def group_of(trials: Sequence[Trial], *, group_id: str) -> RolloutGroup:
                 completion_token_ids=trial.call.completion_token_ids or (),
                 sampler_logprobs=trial.call.sampler_logprobs,
                 reward=trial.outcome.value,
+                is_advisory=is_advisory([trial.grade], trial.outcome),
                 finish_reason=trial.call.finish_reason,
             )
             for trial in trials

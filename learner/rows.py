@@ -23,6 +23,7 @@ class SkipReason(StrEnum):
     """Why a rollout does not become a row."""
 
     UNSCORED = "unscored"  # no grader could score it
+    ADVISORY = "advisory"  # only a judge did that is not trusted in the skill
     EMPTY_COMPLETION = "empty_completion"
     NO_PROMPT = "no_prompt"  # the engine did not report the prompt's token ids
     NO_LOGPROBS = "no_logprobs"  # none recorded, or not one per token
@@ -44,6 +45,7 @@ class Rollout:
     sampler_logprobs: Sequence[float | None] | None  # [L]; None where unknown
     reward: float | None  # None: no grader could score it
     finish_reason: str | None
+    is_advisory: bool = False  # there is no reward because its judge is not trusted
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -186,7 +188,7 @@ def rows_of(groups: Iterable[RolloutGroup], *, normalize_std: bool = False) -> R
 def skip_reason(rollout: Rollout) -> SkipReason | None:
     """Say why a rollout cannot be trained on, or None when it can."""
     if rollout.reward is None:
-        return SkipReason.UNSCORED
+        return SkipReason.ADVISORY if rollout.is_advisory else SkipReason.UNSCORED
     if not rollout.completion_token_ids:
         return SkipReason.EMPTY_COMPLETION
     if not rollout.prompt_token_ids:

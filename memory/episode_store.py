@@ -251,6 +251,31 @@ class EpisodeStore:
             AND {self._in_sight} ORDER BY id"""
         return [rows.decode(Grade, row) for row in self._db.read(sql, (episode_id,))]
 
+    def past_grades(self, episode_id: str) -> list[dict[str, Any]]:
+        """Return the grades that others have taken the place of, oldest first, with their times."""
+        sql = f"""SELECT * FROM grades WHERE episode_id = ? AND superseded_at IS NOT NULL
+            AND {self._in_sight} ORDER BY id"""
+        return [
+            {name: row[name] for name in ("created_at", "superseded_at")}
+            | {"grade": rows.decode(Grade, row)}
+            for row in self._db.read(sql, (episode_id,))
+        ]
+
+    def trained_on(self, episode_id: str) -> list[dict[str, Any]]:
+        """Return the versions that an episode taught, with its outcome then, and whether it holds.
+
+        ``outcome_changed`` is None where the outcome was not noted.
+        """
+        sql = f"""SELECT version_id AS version, v.outcome_value, v.outcome_provenance,
+            CASE WHEN v.outcome_provenance IS NOT NULL
+                THEN v.outcome_value IS NOT episodes.outcome_value END AS outcome_changed
+            FROM version_episodes v JOIN episodes ON episodes.id = v.episode_id
+            WHERE v.episode_id = ? AND {self._sight.clause} ORDER BY version_id"""
+        return [
+            row | {"outcome_changed": _as_bool(row["outcome_changed"])}
+            for row in self._db.read(sql, (episode_id,))
+        ]
+
     async def add_feedback(self, feedback: Feedback) -> Feedback:
         """Append what a person said and open the episode for grading again.
 
@@ -333,19 +358,24 @@ class EpisodeStore:
 def set_grades(
     db: Transaction, episode: Episode, grades: Sequence[Grade], outcome: Outcome
 ) -> None:
-    """Replace the grades of checks and people in force, and the outcome; runs inside a write.
+    """Put grades and the outcome in force; runs inside a write. Old grades stay as history.
 
-    Old grades stay as history; a judge's stay in force until the judge has another. The episode
-    counts as digested up to the revision that was read; what came since keeps it open.
+    A grade that says what one in force says is left as it stands, so that the history holds changes
+    only. A judge's grade stays in force, whether it is among these or not, until the judge has
+    another. The episode counts as digested up to the revision that was read; what came since keeps
+    it open.
     """
     now = rows.encode_value(utc_now())
-    db.execute(
-        """UPDATE grades SET superseded_at = ?
-            WHERE episode_id = ? AND superseded_at IS NULL AND kind != 'judge'""",
-        (now, episode.id),
-    )
-    for grade in grades:
-        _insert_grade(db, episode.id, grade, now)
+    new = [rows.encode(grade) for grade in grades]
+    sql = "SELECT * FROM grades WHERE episode_id = ? AND superseded_at IS NULL"
+    for row in list(db.query(sql, (episode.id,))):
+        same = next((one for one in new if one.items() <= row.items()), None)
+        if same is not None:
+            new.remove(same)
+        elif row["kind"] != GradeKind.JUDGE:
+            db.execute("UPDATE grades SET superseded_at = ? WHERE id = ?", (now, row["id"]))
+    for one in new:
+        rows.insert(db, "grades", one | {"episode_id": episode.id, "created_at": now})
     values = (outcome.value, outcome.provenance, outcome.num_grades, outcome.unscored_reason)
     db.execute(
         """UPDATE episodes SET outcome_value = ?, outcome_provenance = ?, outcome_num_grades = ?,
@@ -400,6 +430,10 @@ def outcome_of(row: dict[str, Any]) -> Outcome | None:
         num_grades=row["outcome_num_grades"],
         unscored_reason=row["outcome_unscored_reason"],
     )
+
+
+def _as_bool(value: int | None) -> bool | None:
+    return None if value is None else bool(value)
 
 
 def _with_outcome(row: dict[str, Any]) -> dict[str, Any]:

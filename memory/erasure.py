@@ -28,7 +28,7 @@ MAX_ROUNDS = 5
 """Looks for what was recorded in the scope while it was being erased; a session may be in use."""
 MAX_NEEDLES = 5_000
 """Of one erasure; the files are searched for all of them at once."""
-HANGING = ("feedback", "grades", "vectors", "calls")
+HANGING = ("feedback", "grades", "judge_probes", "vectors", "calls")
 
 
 @dataclass(slots=True)

@@ -90,6 +90,8 @@ def routes(store: Store, missing: Callable[[Skill], list[str]], fates_of: Fates)
         fates = fates_of(calls)
         shown["calls"] = [call_view(call, fates.get(call.id, {})) for call in calls]
         shown["grades"] = store.episodes.grades(episode_id)
+        shown["past_grades"] = store.episodes.past_grades(episode_id)
+        shown["trained_on"] = store.episodes.trained_on(episode_id)
         shown["feedback"] = store.episodes.feedback(episode_id)
         return answer(shown)
 

@@ -294,3 +294,27 @@ def m010_judges(db: Database) -> None:
         WHEN EXISTS (SELECT 1 FROM erased_ids WHERE id = NEW.episode_id)
         BEGIN SELECT RAISE(IGNORE); END;
     """)
+
+
+@migrations()
+def m011_trust_in_judges(db: Database) -> None:
+    """What judges said of planted answers, and what outcomes versions were trained on."""
+    db.executescript("""
+        CREATE TABLE judge_probes (
+            id INTEGER PRIMARY KEY, created_at TEXT NOT NULL, grader TEXT NOT NULL,
+            version TEXT NOT NULL, skill_id INTEGER NOT NULL REFERENCES skills(id),
+            task_id TEXT NOT NULL, episode_id TEXT REFERENCES episodes(id),
+            kind TEXT NOT NULL, value REAL, swap TEXT
+        ) STRICT;
+        CREATE INDEX judge_probes_by_skill ON judge_probes(skill_id);
+        CREATE INDEX judge_probes_by_episode ON judge_probes(episode_id)
+            WHERE episode_id IS NOT NULL;
+        CREATE INDEX grades_of_judges ON grades(episode_id)
+            WHERE kind = 'judge' AND superseded_at IS NULL;
+        CREATE TRIGGER erased_probes BEFORE INSERT ON judge_probes
+        WHEN EXISTS (SELECT 1 FROM erased_ids WHERE id IN (NEW.episode_id, NEW.task_id))
+        BEGIN SELECT RAISE(IGNORE); END;
+
+        ALTER TABLE version_episodes ADD COLUMN outcome_value REAL;
+        ALTER TABLE version_episodes ADD COLUMN outcome_provenance TEXT;
+    """)

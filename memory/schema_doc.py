@@ -144,13 +144,29 @@ MEANINGS: Meanings = {
             "episode_id": "what was graded",
             "created_at": "when",
             "superseded_at": "when another took its place; NULL: it is in force",
-            "kind": "`check`, `person` or `judge`; the earlier wins when grades are merged",
+            "kind": "`check`, `person` or `judge`; the earlier wins when grades are merged; "
+            "`reaction` (what the user did next) is shown and decides nothing",
             "grader": "its name",
             "version": "the grader's",
             "value": "in [0, 1]; NULL: it could not score",
             "unscored_reason": "why there is no value",
             "explanation": "what the grader says of it",
             "evidence": "JSON: what it rests on",
+        },
+    ),
+    "judge_probes": (
+        "What judges said of planted answers, and of two answers in both orders.",
+        {
+            "id": "in the order of time",
+            "created_at": "when",
+            "grader": "the judge's name",
+            "version": "the judge's",
+            "skill_id": "of which skill the task is",
+            "task_id": "the task whose answers were planted",
+            "episode_id": "the episode that the task was made of; NULL: it was given",
+            "kind": "`known_good`, `known_bad`, `injected`, `padded`, or `swap`",
+            "value": "the judge's grade; NULL: it gave none, or a swap",
+            "swap": "of two answers in both orders: `consistent`, `first`, `second`, `undecided`",
         },
     ),
     "vectors": (
@@ -297,7 +313,12 @@ MEANINGS: Meanings = {
     ),
     "version_episodes": (
         "Which episodes taught a version; the ids stay when the episodes go.",
-        {"version_id": "the version", "episode_id": "the episode"},
+        {
+            "version_id": "the version",
+            "episode_id": "the episode",
+            "outcome_value": "its outcome when the version was sealed",
+            "outcome_provenance": "which kind of grade had decided it; NULL: none, or not noted",
+        },
     ),
     "version_taints": (
         "Versions that learned from what was erased.",

@@ -7,6 +7,7 @@ from memory.cycle_store import CycleStore
 from memory.database import Database, MemoryConfig
 from memory.episode_store import EpisodeStore
 from memory.errors import StoreError, UnavailableError
+from memory.judge_evidence import JudgeEvidence
 from memory.skill_store import SkillStore
 from memory.task_store import TaskStore
 from memory.version_store import VersionStore
@@ -33,6 +34,7 @@ class Store:
         self.skills = SkillStore(self.database)
         self.versions = VersionStore(self.database)
         self.cycles = CycleStore(self.database)
+        self.judge_evidence = JudgeEvidence(self.database)
 
     def is_writable(self) -> bool:
         """Say whether a write goes through to a commit in time; readiness asks."""

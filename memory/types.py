@@ -79,6 +79,7 @@ class GradeKind(StrEnum):
     CHECK = "check"
     PERSON = "person"
     JUDGE = "judge"
+    REACTION = "reaction"  # what the user did next: evidence that is shown and decides nothing
 
 
 class SkillPolicy(StrEnum):

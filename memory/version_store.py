@@ -44,12 +44,18 @@ class VersionStore:
         return rows.decode(AdapterVersion, found[0])
 
     def add(self, version: AdapterVersion, episode_ids: Iterable[str]) -> None:
-        """Store a version and the episodes that taught it. Waits for the commit."""
+        """Store a version and the episodes that taught it, with their outcomes as they are now.
+
+        Waits for the commit.
+        """
 
         def write(db: Transaction) -> None:
             rows.insert(db, "adapter_versions", rows.encode(version))
             db.conn.executemany(
-                "INSERT OR IGNORE INTO version_episodes (version_id, episode_id) VALUES (?, ?)",
+                """INSERT OR IGNORE INTO version_episodes
+                    (version_id, episode_id, outcome_value, outcome_provenance)
+                    VALUES (?1, ?2, (SELECT outcome_value FROM episodes WHERE id = ?2),
+                        (SELECT outcome_provenance FROM episodes WHERE id = ?2))""",
                 [(version.id, episode_id) for episode_id in episode_ids],
             )
             _taint_if_erased(db, version)
@@ -145,6 +151,13 @@ class VersionStore:
     def episodes_of(self, version_id: str) -> list[str]:
         """Return the ids of the episodes that taught a version."""
         sql = "SELECT episode_id FROM version_episodes WHERE version_id = ? ORDER BY episode_id"
+        return [row["episode_id"] for row in self._db.read(sql, (version_id,))]
+
+    def changed_outcomes(self, version_id: str) -> list[str]:
+        """Return the episodes that taught a version and whose outcome is another one since."""
+        sql = """SELECT v.episode_id FROM version_episodes v JOIN episodes e ON e.id = v.episode_id
+            WHERE v.version_id = ? AND v.outcome_provenance IS NOT NULL
+            AND v.outcome_value IS NOT e.outcome_value ORDER BY v.episode_id"""
         return [row["episode_id"] for row in self._db.read(sql, (version_id,))]
 
 

@@ -89,6 +89,31 @@ def test_status_says_why_it_is_not_ready_and_what_runs(service, denizen: Run) ->
     assert "none yet" in shown
 
 
+def test_status_shows_what_each_judge_has_and_lacks(service, denizen: Run) -> None:
+    agreement = {"kappa": 0.8, "low": 0.714, "high": 0.88}
+    judge = {
+        "skill_id": 2,
+        "grader": "judge",
+        "version": "score/1",
+        "num_pairs": 61,
+        "min_pairs": 30,
+        "agreement": agreement,
+        "is_trusted": True,
+        "missing": [],
+    }
+    unknown = {"kappa": None, "low": None, "high": None}
+    other = judge | {"skill_id": 3, "num_pairs": 12, "agreement": unknown, "is_trusted": False}
+    other["missing"] = ["12 of 30 pairs", "0 of 12 planted answers judged"]
+    service.answer("GET /v1/status", STATUS | {"judges": [judge, other]})
+    lines = denizen("status").stdout.splitlines()
+    assert "skill\tjudge\tversion\tpairs\tkappa\tinterval\tmay teach" in lines
+    assert "2\tjudge\tscore/1\t61 of 30\t0.800\t0.71 to 0.88\tyes" in lines
+    assert (
+        "3\tjudge\tscore/1\t12 of 30\t-\t-\tno: 12 of 30 pairs; 0 of 12 planted answers judged"
+        in lines
+    )
+
+
 def test_json_is_the_services_document(service, denizen: Run) -> None:
     service.answer("GET /v1/status", STATUS)
     assert json.loads(denizen("status", "--json").stdout) == STATUS

@@ -60,6 +60,27 @@ EPISODE: dict[str, Any] = {
             "unscored_reason": None,
         }
     ],
+    "past_grades": [
+        {
+            "created_at": "2026-01-01T00:00:00Z",
+            "superseded_at": "2026-01-02T00:00:00Z",
+            "grade": {
+                "kind": "person",
+                "grader": "user",
+                "value": 1.0,
+                "explanation": "fine",
+                "unscored_reason": None,
+            },
+        }
+    ],
+    "trained_on": [
+        {
+            "version": "denizen-000002",
+            "outcome_value": 1.0,
+            "outcome_provenance": "person",
+            "outcome_changed": True,
+        }
+    ],
     "feedback": [
         {
             "created_at": "2026-01-02T00:00:00Z",
@@ -101,6 +122,8 @@ def test_an_episode_shows_calls_grades_and_feedback(service, denizen: Run) -> No
     assert "chatcmpl-2\tchatcmpl-1\tbegins\tcancelled\tbase\t? + ?\tcancelled" in shown
     assert "check\tcontains\t0.250\t'12' found in 9 characters" in shown
     assert "\t0.000\tuser\ttoo long\t12" in shown
+    assert "\tperson\tuser\t1.000\tfine" in shown
+    assert "denizen-000002\t1.000\tperson\tyes" in shown
 
 
 def test_json_of_an_episode_is_the_services_document(service, denizen: Run) -> None:

@@ -1,3 +1,5 @@
+from typing import Any
+
 import pytest
 
 from graders.catalog import CHECKS, DEFAULT_GRADER, find_grader, require_gradable, require_known
@@ -5,7 +7,7 @@ from memory.errors import InvalidRequestError
 from memory.types import GradeKind
 
 
-@pytest.mark.parametrize("name", ["exact", "contains", "regex", "json_schema", "reasoning_gym"])
+@pytest.mark.parametrize("name", sorted(CHECKS))
 def test_grader_is_found_under_its_own_name(name: str) -> None:
     assert find_grader(name).name == name
     assert find_grader(name).kind is GradeKind.CHECK
@@ -44,10 +46,16 @@ def test_an_episode_may_name_the_judge_where_one_is_set_up() -> None:
         ("json_schema", "x", {}, "grader_config.schema"),
         ("reasoning_gym", "x", {"dataset": "products"}, "grader_config.entry"),
         ("fuzzy", "x", {}, "grader"),
+        ("regex", None, {"pattern": "("}, "grader_config"),
+        ("regex", None, {"pattern": 3}, "grader_config"),
+        ("json_schema", None, {"schema": {"type": "nonsense"}}, "grader_config"),
+        ("tool_calls", None, {}, "grader_config.calls"),
+        ("unit_tests", None, {}, "grader_config.tests"),
+        ("instructions", None, {}, "grader_config"),
     ],
 )
 def test_task_without_what_its_grader_reads_is_refused(
-    name: str, reference: str | None, config: dict[str, str], param: str
+    name: str, reference: str | None, config: dict[str, Any], param: str
 ) -> None:
     with pytest.raises(InvalidRequestError) as caught:
         require_gradable(name, reference=reference, config=config)

@@ -1,4 +1,5 @@
 import math
+import threading
 import urllib.request
 from typing import Any
 
@@ -6,15 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graders.checks import (
+from graders.checks import Check, Score
+from graders.json_check import JSON_SCHEMA
+from graders.text_checks import (
     CONTAINS,
     EXACT,
-    JSON_SCHEMA,
+    NORMALISED,
     REGEX,
-    Check,
-    Score,
     score_contains,
     score_exact,
+    score_normalised,
 )
 from graders.types import Answer
 from memory.types import Grade, GradeKind
@@ -249,3 +251,51 @@ async def test_rule_that_raises_leaves_the_answer_unscored(
 async def test_rule_that_leaves_the_range_leaves_the_answer_unscored() -> None:
     check = Check(name="wild", score=lambda answer: Score(value=1.5, explanation=""))
     assert (await grade(check, "12")).value is None
+
+
+@pytest.mark.parametrize(
+    ("text", "reference", "value"),
+    [
+        ("The Eiffel Tower.", "eiffel tower", 1.0),
+        ("  an  answer ", "Answer!", 1.0),
+        ("１２", "12", 1.0),
+        ("“Paris”", "Paris", 1.0),
+        ("-5", "5", 0.0),
+        ("−5", "-5", 1.0),
+        ("1.5", "15", 0.0),
+        ("1,500", "1500", 1.0),
+        ("1,5", "15", 0.0),
+        ("well-known", "well known", 1.0),
+        ("It is Paris", "Paris", 0.0),
+        ("", "Paris", 0.0),
+        ("theory", "ory", 0.0),
+    ],
+)
+def test_normalised_compares_words(text: str, reference: str, value: float) -> None:
+    assert score_normalised(answer_of(text, reference)).value == value
+
+
+async def test_a_reference_of_punctuation_cannot_be_compared() -> None:
+    assert (await grade(NORMALISED, "x", "?!")).unscored_reason is not None
+
+
+@given(st.text(max_size=40))
+def test_every_text_is_its_own_reference(text: str) -> None:
+    answer = answer_of(text, text)
+    for score in (score_exact, score_normalised):
+        try:
+            assert score(answer).value == 1.0
+        except ValueError:  # nothing in it to compare
+            continue
+
+
+async def test_a_check_that_hangs_has_no_value() -> None:
+    stop = threading.Event()
+    check = Check(
+        name="slow",
+        score=lambda _: Score(value=float(stop.wait(10)), explanation=""),
+        timeout_s=0.05,
+    )
+    found = await grade(check, "x")
+    stop.set()
+    assert found.unscored_reason == "it ran longer than 0.05 s"

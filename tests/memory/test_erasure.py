@@ -18,6 +18,7 @@ async def test_an_episode_goes_with_all_that_hangs_on_it(home):
         "calls": 2,
         "feedback": 1,
         "grades": 1,
+        "judge_probes": 0,
         "vectors": 1,
         "tasks": 1,
     }

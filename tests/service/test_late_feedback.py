@@ -32,8 +32,10 @@ def values(service: ServiceThread, episode_id: str) -> list[float]:
 
 
 def outcome(service: ServiceThread, episode_id: str) -> float | None:
-    merged = episode(service, episode_id)["outcome"]
-    return merged["value"] if merged else None
+    """Return the outcome of all that was said; None while some of it is not digested."""
+    shown = episode(service, episode_id)
+    is_digested = shown["digested_revision"] == shown["revision"]
+    return shown["outcome"]["value"] if is_digested else None
 
 
 def test_the_same_value_again_changes_nothing(service, answered):

@@ -184,7 +184,7 @@ def test_a_tenants_status_tells_of_nothing_but_its_own(service):
     assert (whole["counts"]["episodes"], whole["counts"]["tasks"]) == (3, 1)
     for headers, num_episodes, num_tasks in ((ACME, 1, 0), (BOLT, 2, 0), (PLAIN, 0, 1)):
         told = service.http.get("/v1/status", headers=headers).json()
-        assert set(told) == {"version", "url", "live", "ready", "counts", "skills"}
+        assert set(told) == {"version", "url", "live", "ready", "counts", "skills", "judges"}
         assert told["counts"]["episodes"] == num_episodes
         assert told["counts"]["tasks"] == num_tasks
     assert {"home", "learnable", "last_cycle", "running", "tainted"} <= set(whole)
