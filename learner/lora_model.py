@@ -18,6 +18,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
+from learner import tree_attention
 from learner.adapter_format import CONFIG_NAME
 from learner.adapter_weights import WEIGHTS_NAME
 from learner.errors import TrainingError
@@ -37,7 +38,10 @@ def load_model(model_dir: Path, config: TrainerConfig) -> PeftModel:
     """
     try:
         base = AutoModelForCausalLM.from_pretrained(
-            model_dir, dtype=getattr(torch, config.dtype), local_files_only=True
+            model_dir,
+            dtype=getattr(torch, config.dtype),
+            attn_implementation=tree_attention.NAME,
+            local_files_only=True,
         )
     except (OSError, ValueError) as error:
         raise TrainingError(f"cannot load the base model from {model_dir}: {error}") from error

@@ -17,13 +17,14 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 
 from learner import microbatches
 from learner.errors import NoSignalError, RowError, TrainingError
+from learner.forests import pack
 from learner.lora_model import continuing, load_adapter, load_model, save_adapter
 from learner.losses import LossStats, policy_loss
 from learner.microbatches import MicroBatch
+from learner.projection import token_logprobs
 from learner.rows import TrainingRow
 from learner.trainer_config import TrainerConfig
 
@@ -131,17 +132,20 @@ class Trainer:
         )
 
     def trainer_logprobs(self, batch: MicroBatch) -> Tensor:
-        """Return float32 [N], each trained token's log-probability under the current weights.
-
-        There is no attention mask: padding stands on the right and attention is causal, so no
-        real token sees it. The vocabulary projection runs on the N predicting positions only.
-        """
+        """Return float32 [N], each trained token's log-probability under the current weights."""
         decoder = getattr(self._causal_lm, self._causal_lm.base_model_prefix)
-        hidden_BTD = decoder(input_ids=batch.token_ids_BT, use_cache=False).last_hidden_state
-        hidden_ND = hidden_BTD[batch.row_N, batch.position_N - 1]
-        logits_NV = self._causal_lm.get_output_embeddings()(hidden_ND).float()
-        targets_N = batch.token_ids_BT[batch.row_N, batch.position_N]
-        return -cross_entropy(logits_NV, targets_N, reduction="none")
+        hidden_1TD = decoder(
+            input_ids=batch.token_ids_T[None],
+            position_ids=batch.position_T[None],
+            use_cache=False,
+            forest=batch.layout,
+        ).last_hidden_state
+        return token_logprobs(
+            hidden_1TD[0].index_select(0, batch.predictor_U),
+            self._causal_lm.get_output_embeddings().weight,
+            batch.state_N,
+            batch.target_N,
+        )
 
     def save(self, folder: Path) -> None:
         """Write the adapter into an existing, empty folder; making it durable is not done here."""
@@ -151,8 +155,8 @@ class Trainer:
         """Run every micro-batch forward and backward; gradients of the loss *sums* add up."""
         self._optimizer.zero_grad(set_to_none=True)
         stats, loss_sum, forward_s, backward_s = LossStats(), 0.0, 0.0, 0.0
-        lengths = [len(row.token_ids) for row in rows]
-        for index in microbatches.cut(lengths, max_tokens=self.config.tokens_per_microbatch):
+        ids = [row.token_ids for row in rows]
+        for index in pack(ids, max_tokens=self.config.tokens_per_microbatch):
             started = time.perf_counter()
             batch = microbatches.collate([rows[i] for i in index], self._device)
             loss, batch_stats = policy_loss(

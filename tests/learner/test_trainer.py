@@ -10,6 +10,7 @@ from transformers import AutoModelForCausalLM
 
 from learner import microbatches
 from learner.errors import NoSignalError, RowError, TrainingError
+from learner.forests import pack
 from learner.rows import TrainingRow
 from learner.trainer import StepReceipt, Trainer
 from learner.trainer_config import TrainerConfig
@@ -93,8 +94,8 @@ def test_update_does_not_depend_on_microbatching(model_dir: Path, parent: Path) 
     found: list[tuple[StepReceipt, list[torch.Tensor]]] = []
     for num_rows, num_batches in ((8, 1), (4, 2), (1, 8)):
         config = CONFIG.model_copy(update={"tokens_per_microbatch": 9 * num_rows})
-        lengths = [len(row.token_ids) for row in rows]
-        assert len(microbatches.cut(lengths, max_tokens=9 * num_rows)) == num_batches
+        ids = [row.token_ids for row in rows]
+        assert len(pack(ids, max_tokens=9 * num_rows)) == num_batches
         trainer = Trainer(model_dir, config, parent_adapter=parent)
         found.append((trainer.step(rows), gradients(trainer)))
     whole, whole_gradients = found[0]
@@ -106,7 +107,7 @@ def test_update_does_not_depend_on_microbatching(model_dir: Path, parent: Path) 
             torch.testing.assert_close(part, reference, rtol=1e-4, atol=1e-7)
 
 
-def test_padding_does_not_reach_real_tokens(model_dir: Path, parent: Path) -> None:
+def test_rows_do_not_see_the_rows_beside_them(model_dir: Path, parent: Path) -> None:
     trainer = Trainer(model_dir, CONFIG, parent_adapter=parent)
     short = make_row(seed=1, advantage=1.0, num_prompt=2, num_completion=3)
     long = make_row(seed=2, advantage=1.0, num_prompt=30, num_completion=20)
