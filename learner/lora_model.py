@@ -17,6 +17,7 @@ from peft import (
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
+from transformers.modeling_layers import GradientCheckpointingLayer
 
 from learner import tree_attention
 from learner.adapter_format import CONFIG_NAME
@@ -58,7 +59,19 @@ def load_model(model_dir: Path, config: TrainerConfig) -> PeftModel:
     except ValueError as error:
         raise AdapterError(f"cannot put an adapter on {model_dir.name}: {error}") from error
     assert isinstance(model, PeftModel)
-    return model.eval()  # no dropout: trainer and sampler must be the same function
+    model.eval()  # no dropout: trainer and sampler must be the same function
+    if config.gradient_checkpointing:
+        _checkpoint_layers(model)
+    return model
+
+
+def _checkpoint_layers(model: PeftModel) -> None:
+    """Switch gradient checkpointing on, which transformers ties to a layer's training mode."""
+    base = model.get_base_model()
+    base.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    for module in base.modules():
+        if isinstance(module, GradientCheckpointingLayer):
+            module.training = True  # of the layer alone: dropout inside it stays off
 
 
 def continuing(config: TrainerConfig, folder: Path) -> TrainerConfig:

@@ -34,7 +34,9 @@ def token_logprobs(
         target_N: int64, the token.
     """
     needs_grad = torch.is_grad_enabled() and hidden_UD.requires_grad
-    out: Tensor = _TokenLogprobs.apply(hidden_UD, weight_VD, state_N, target_N, needs_grad)
+    out: Tensor = _TokenLogprobs.apply(  # type: ignore[no-untyped-call]
+        hidden_UD, weight_VD, state_N, target_N, needs_grad
+    )
     return out
 
 

@@ -35,7 +35,8 @@ class StepReceipt:
 
     num_rows: int
     num_dropped_sequences: int  # outside the trust region
-    num_tokens: int  # computed, prompts included, padding not
+    num_row_tokens: int  # of all rows, prompts included
+    num_tokens: int  # computed: what rows share counts once
     trained_tokens: int  # kept: in the loss and its denominator
     num_dropped_tokens: int
     num_unknown_tokens: int  # without a sampler log-probability
@@ -48,6 +49,7 @@ class StepReceipt:
     is_weight_mean: float  # after the cap, kept tokens
     is_weight_max: float  # before the cap, kept tokens
     is_clipped_share: float  # of kept tokens
+    kl_reference: float | None  # k3 estimate of KL(trainer || reference); None: not computed
     forward_s: float
     backward_s: float
     optimizer_s: float
@@ -87,6 +89,7 @@ class Trainer:
             load_adapter(self._model, parent_adapter)
         self._causal_lm: Any = self._model.get_base_model()
         self._parameters = [p for p in self._model.parameters() if p.requires_grad]
+        self._start = [parameter.detach().clone() for parameter in self._parameters]
         # No weight decay: it would move the weights even where the gradient is zero.
         self._optimizer = torch.optim.AdamW(
             self._parameters, lr=config.learning_rate, weight_decay=0.0
@@ -112,7 +115,8 @@ class Trainer:
         return StepReceipt(
             num_rows=len(rows),
             num_dropped_sequences=stats.num_dropped_sequences,
-            num_tokens=sum(len(row.token_ids) for row in rows),
+            num_row_tokens=sum(len(row.token_ids) for row in rows),
+            num_tokens=gradient.num_tokens,
             trained_tokens=stats.num_tokens,
             num_dropped_tokens=stats.num_dropped_tokens,
             num_unknown_tokens=stats.num_unknown_tokens,
@@ -125,6 +129,9 @@ class Trainer:
             is_weight_mean=stats.weight_sum / stats.num_tokens,
             is_weight_max=stats.weight_max,
             is_clipped_share=stats.num_clipped_tokens / stats.num_tokens,
+            kl_reference=(
+                stats.reference_k3_sum / stats.num_tokens if self.config.kl_coefficient else None
+            ),
             forward_s=gradient.forward_s,
             backward_s=gradient.backward_s,
             optimizer_s=time.perf_counter() - started,
@@ -147,6 +154,21 @@ class Trainer:
             batch.target_N,
         )
 
+    @torch.no_grad()
+    def _ref_logprobs(self, batch: MicroBatch) -> Tensor:
+        """Return float32 [N], log-probabilities under the weights the KL is measured from."""
+        if self.config.kl_reference == "base":
+            with self._model.disable_adapter():
+                return self.trainer_logprobs(batch)
+        own = [parameter.data for parameter in self._parameters]
+        try:
+            for parameter, start in zip(self._parameters, self._start, strict=True):
+                parameter.data = start
+            return self.trainer_logprobs(batch)
+        finally:
+            for parameter, data in zip(self._parameters, own, strict=True):
+                parameter.data = data
+
     def save(self, folder: Path) -> None:
         """Write the adapter into an existing, empty folder; making it durable is not done here."""
         save_adapter(self._model, folder, self.config, base_name=self._base_name)
@@ -154,7 +176,7 @@ class Trainer:
     def _sum_gradients(self, rows: Sequence[TrainingRow]) -> "_SummedGradient":
         """Run every micro-batch forward and backward; gradients of the loss *sums* add up."""
         self._optimizer.zero_grad(set_to_none=True)
-        stats, loss_sum, forward_s, backward_s = LossStats(), 0.0, 0.0, 0.0
+        stats, num_tokens, loss_sum, forward_s, backward_s = LossStats(), 0, 0.0, 0.0, 0.0
         ids = [row.token_ids for row in rows]
         for index in pack(ids, max_tokens=self.config.tokens_per_microbatch):
             started = time.perf_counter()
@@ -165,9 +187,10 @@ class Trainer:
                 batch.advantages_N,
                 batch.row_N,
                 num_sequences=batch.num_rows,
-                is_cap=self.config.is_cap,
-                max_sequence_gap=self.config.max_sequence_gap,
+                config=self.config,
+                ref_logprobs_N=self._ref_logprobs(batch) if self.config.kl_coefficient else None,
             )
+            num_tokens += batch.num_tokens
             loss_sum += float(loss.detach())
             stats += batch_stats
             forward_ended = time.perf_counter()
@@ -175,7 +198,11 @@ class Trainer:
             forward_s += forward_ended - started
             backward_s += time.perf_counter() - forward_ended
         return _SummedGradient(
-            stats=stats, loss_sum=loss_sum, forward_s=forward_s, backward_s=backward_s
+            stats=stats,
+            num_tokens=num_tokens,
+            loss_sum=loss_sum,
+            forward_s=forward_s,
+            backward_s=backward_s,
         )
 
     def _finish_gradient(self, gradient: "_SummedGradient") -> float:
@@ -234,6 +261,7 @@ class _SummedGradient:
     """What the micro-batches of one step added up to, beside the parameters' ``grad``."""
 
     stats: LossStats
+    num_tokens: int
     loss_sum: float
     forward_s: float
     backward_s: float

@@ -101,7 +101,7 @@ def forest_attention(q_KTRD: Tensor, k_KTD: Tensor, v_KTD: Tensor, layout: Layou
     Returns:
         [K, T, R, D], in the inputs' type.
     """
-    out: Tensor = _ForestAttention.apply(q_KTRD, k_KTD, v_KTD, layout)
+    out: Tensor = _ForestAttention.apply(q_KTRD, k_KTD, v_KTD, layout)  # type: ignore[no-untyped-call]
     return out
 
 
