@@ -6,9 +6,11 @@ module makes optimizer steps on given rollouts, or works losses out; it imports 
 """
 
 import json
+import resource
 import subprocess
 import sys
 import tempfile
+import time
 import venv
 from pathlib import Path
 from typing import Any
@@ -39,3 +41,102 @@ def run(task: dict[str, Any]) -> dict[str, Any]:
     )
     found: dict[str, Any] = json.loads(ended.stdout.splitlines()[-1])
     return found
+
+
+def main() -> None:
+    """Read a task from stdin, print what was found as one line of JSON.
+
+    ``{"model", "rank", "alpha", "targets", "learning_rate", "prompts": [P][T], "completions":
+    [P][G][T], "advantages": [P][G], "num_steps"}``; the first step warms up and is not counted.
+    """
+    task = json.load(sys.stdin)
+    print(json.dumps(_steps(task)))
+
+
+def _steps(task: dict[str, Any]) -> dict[str, Any]:
+    """Make optimizer steps on the given rollouts with TRL's own training loop."""
+    import torch
+    from datasets import Dataset
+    from peft import LoraConfig
+    from transformers import AutoTokenizer, TrainerCallback
+    from trl import GRPOConfig, GRPOTrainer
+
+    prompts, completions = task["prompts"], task["completions"]
+    group_size, length = len(completions[0]), len(completions[0][0])
+
+    class Given(GRPOTrainer):  # type: ignore[misc]
+        """Takes the rollouts instead of sampling them; all are of one length."""
+
+        def _generate_and_score_completions(self, inputs: Any) -> dict[str, Any]:
+            prompt_ids = torch.tensor([p for p in prompts for _ in range(group_size)])
+            completion_ids = torch.tensor([c for group in completions for c in group])
+            return {
+                "prompt_ids": prompt_ids,
+                "prompt_mask": torch.ones_like(prompt_ids),
+                "completion_ids": completion_ids,
+                "completion_mask": torch.ones_like(completion_ids),
+                "advantages": torch.tensor([a for group in task["advantages"] for a in group]),
+                "num_items_in_batch": torch.tensor(completion_ids.numel()),
+            }
+
+    class Clock(TrainerCallback):  # type: ignore[misc]
+        def __init__(self) -> None:
+            self.began, self.seconds = 0.0, list[float]()
+
+        def on_step_begin(self, *_: Any, **__: Any) -> None:
+            self.began = time.perf_counter()
+
+        def on_step_end(self, *_: Any, **__: Any) -> None:
+            self.seconds.append(time.perf_counter() - self.began)
+
+    clock = Clock()
+    with tempfile.TemporaryDirectory() as folder:
+        trainer = Given(
+            model=task["model"],
+            processing_class=AutoTokenizer.from_pretrained(task["model"]),
+            reward_funcs=lambda completions, **_: [0.0] * len(completions),
+            train_dataset=Dataset.from_list([{"prompt": "given"}] * len(prompts)),
+            peft_config=LoraConfig(
+                r=task["rank"],
+                lora_alpha=task["alpha"],
+                target_modules=task["targets"],
+                task_type="CAUSAL_LM",
+            ),
+            callbacks=[clock],
+            args=GRPOConfig(
+                output_dir=folder,
+                model_init_kwargs={"dtype": "bfloat16"},
+                per_device_train_batch_size=group_size,
+                gradient_accumulation_steps=len(prompts),
+                num_generations=group_size,
+                max_completion_length=length,
+                max_steps=task["num_steps"] + 1,
+                learning_rate=task["learning_rate"],
+                lr_scheduler_type="constant",
+                loss_type="cispo",
+                epsilon_high=2.0,
+                beta=0.0,
+                bf16=False,
+                use_cpu=True,
+                gradient_checkpointing=False,
+                disable_dropout=True,
+                report_to=[],
+                save_strategy="no",
+                logging_strategy="no",
+            ),
+        )
+        before = _peak_mib()
+        trainer.train()
+    return {
+        "seconds": clock.seconds[1:],
+        "peak_memory_mib": _peak_mib(),
+        "loaded_memory_mib": before,
+    }
+
+
+def _peak_mib() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+if __name__ == "__main__":
+    main()
