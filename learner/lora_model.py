@@ -4,6 +4,7 @@ Knows nothing of losses or optimizers. The base is frozen; the adapter's weights
 """
 
 import json
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -14,8 +15,11 @@ from peft import (
     get_peft_model_state_dict,
     set_peft_model_state_dict,
 )
+from peft.tuners.lora import Linear as LoraLinear
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
+from torch import Tensor
+from torch.nn.functional import linear
 from transformers import AutoModelForCausalLM
 from transformers.modeling_layers import GradientCheckpointingLayer
 
@@ -23,8 +27,12 @@ from learner import tree_attention
 from learner.adapter_format import CONFIG_NAME
 from learner.adapter_weights import WEIGHTS_NAME
 from learner.errors import TrainingError
+from learner.lora_linear import lora_linear
 from learner.trainer_config import TrainerConfig
 from memory.errors import AdapterError
+
+ADAPTER = "default"
+"""What peft calls an adapter that is given no name."""
 
 _NAMES = {"rank": "r", "alpha": "lora_alpha", "target_modules": "target_modules"}
 """What two adapters share when one continues the other: our name, peft's name."""
@@ -60,9 +68,21 @@ def load_model(model_dir: Path, config: TrainerConfig) -> PeftModel:
         raise AdapterError(f"cannot put an adapter on {model_dir.name}: {error}") from error
     assert isinstance(model, PeftModel)
     model.eval()  # no dropout: trainer and sampler must be the same function
+    for module in model.modules():
+        if isinstance(module, LoraLinear):
+            module.forward = partial(_forward, module)
     if config.gradient_checkpointing:
         _checkpoint_layers(model)
     return model
+
+
+def _forward(layer: LoraLinear, x: Tensor) -> Tensor:
+    """Compute an adapted layer, in place of peft's own ``forward``."""
+    base, name = layer.base_layer, ADAPTER
+    if layer.disable_adapters:
+        return linear(x, base.weight, base.bias)
+    a, b = layer.lora_A[name].weight, layer.lora_B[name].weight
+    return lora_linear(x, base.weight, base.bias, a, b, layer.scaling[name])
 
 
 def _checkpoint_layers(model: PeftModel) -> None:
