@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from learner import microbatches
+from learner import microbatches, moments
 from learner.errors import NoSignalError, RowError, TrainingError
 from learner.forests import pack
 from learner.lora_model import continuing, load_adapter, load_model, save_adapter
@@ -64,7 +64,12 @@ class Trainer:
     """Owns model and optimizer of one learning run; AdamW's moments last from step to step."""
 
     def __init__(
-        self, model_dir: Path, config: TrainerConfig, *, parent_adapter: Path | None = None
+        self,
+        model_dir: Path,
+        config: TrainerConfig,
+        *,
+        parent_adapter: Path | None = None,
+        resume_from: Path | None = None,
     ) -> None:
         """Load the base and start from the parent's adapter, or from one that changes nothing.
 
@@ -73,9 +78,11 @@ class Trainer:
             config: shape of the adapter and of the steps.
             parent_adapter: folder of the adapter to continue from; its rank, alpha and layers are
                 kept, whatever ``config`` says of them.
+            resume_from: folder of an adapter that an earlier process of the same run wrote after
+                a step, with its moments beside it; the next step is then what it would have been.
 
         Raises:
-            TrainingError: the base model cannot be loaded.
+            TrainingError: the base model or the moments cannot be loaded.
             AdapterError: the parent cannot be read or fits no such model.
         """
         if parent_adapter is not None:
@@ -94,6 +101,9 @@ class Trainer:
         self._optimizer = torch.optim.AdamW(
             self._parameters, lr=config.learning_rate, weight_decay=0.0
         )
+        if resume_from is not None:
+            load_adapter(self._model, resume_from)
+            moments.load(moments.path_of(resume_from), self._optimizer, self._named_parameters())
 
     def step(self, rows: Sequence[TrainingRow]) -> StepReceipt:
         """Make one optimizer step on all rows together.
@@ -172,6 +182,16 @@ class Trainer:
     def save(self, folder: Path) -> None:
         """Write the adapter into an existing, empty folder; making it durable is not done here."""
         save_adapter(self._model, folder, self.config, base_name=self._base_name)
+
+    def save_moments(self, folder: Path) -> None:
+        """Write the optimizer's moments beside the adapter folder that ``resume_from`` will name.
+
+        Call it before the folder gets its name: then a folder that is there can be resumed from.
+        """
+        moments.save(moments.path_of(folder), self._optimizer, self._named_parameters())
+
+    def _named_parameters(self) -> dict[str, Tensor]:
+        return {name: p for name, p in self._model.named_parameters() if p.requires_grad}
 
     def _sum_gradients(self, rows: Sequence[TrainingRow]) -> "_SummedGradient":
         """Run every micro-batch forward and backward; gradients of the loss *sums* add up."""
