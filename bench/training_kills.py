@@ -12,6 +12,7 @@ import random
 import sys
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -48,16 +49,17 @@ def main() -> None:
 def _kill(folder: Path, num_kills: int, rng: random.Random) -> dict[str, int | float]:
     model, rows = save_tiny_model(folder / "model"), _row_files(folder)
     began = time.perf_counter()
-    forked(lambda: _run(model, folder / "whole", rows))
+    forked(partial(_run, model, folder / "whole", rows))
     seconds = time.perf_counter() - began
     expected = _bytes_of(folder / "whole")
     found = {"num_kills": num_kills, "num_hit": 0, "num_half_written": 0, "num_same_bytes": 0}
     for number in range(num_kills):
         run = folder / f"run-{number}"
-        forked(lambda run=run: _run(model, run, rows), kill_after_s=rng.uniform(0, seconds))
+        work = partial(_run, model, run, rows)
+        forked(work, kill_after_s=rng.uniform(0, seconds))
         found["num_hit"] += _bytes_of(run) != expected
         found["num_half_written"] += not all(_is_whole(step) for step in _steps_of(run))
-        forked(lambda run=run: _run(model, run, rows))
+        forked(work)
         found["num_same_bytes"] += _bytes_of(run) == expected
     return {**found, "num_adapters": len(expected), "seconds_of_a_run": round(seconds, 2)}
 

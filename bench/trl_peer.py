@@ -46,20 +46,73 @@ def run(task: dict[str, Any]) -> dict[str, Any]:
 def main() -> None:
     """Read a task from stdin, print what was found as one line of JSON.
 
-    ``{"model", "rank", "alpha", "targets", "learning_rate", "prompts": [P][T], "completions":
-    [P][G][T], "advantages": [P][G], "num_steps"}``; the first step warms up and is not counted.
+    Steps: ``{"model", "rank", "alpha", "targets", "learning_rate", "prompts": [P][T],
+    "completions": [P][G][T], "advantages": [P][G], "num_steps"}``; the first step warms up and is
+    not counted. Losses: ``{"model", "losses": {name: options of GRPOConfig}, "trainer_logprobs",
+    "sampler_logprobs", "ref_logprobs", "mask": [B][T], "advantages": [B]}``.
     """
     task = json.load(sys.stdin)
-    print(json.dumps(_steps(task)))
+    print(json.dumps(_losses(task) if "losses" in task else _steps(task)))
+
+
+def _losses(task: dict[str, Any]) -> dict[str, Any]:
+    """Work TRL's losses of given log-probabilities out, and their gradients."""
+    import torch
+    from datasets import Dataset
+    from transformers import AutoTokenizer
+    from trl import GRPOConfig, GRPOTrainer
+
+    def tensor(name: str) -> Any:
+        return torch.tensor(task[name], dtype=torch.float64)
+
+    found = {}
+    for name, options in task["losses"].items():
+        leaf, mask = tensor("trainer_logprobs").requires_grad_(), tensor("mask")
+        with tempfile.TemporaryDirectory() as folder:
+            trainer = GRPOTrainer(
+                model=task["model"],
+                processing_class=AutoTokenizer.from_pretrained(task["tokenizer"]),
+                reward_funcs=lambda completions, **_: [0.0] * len(completions),
+                train_dataset=Dataset.from_list([{"prompt": "given"}]),
+                args=GRPOConfig(
+                    output_dir=folder,
+                    use_cpu=True,
+                    bf16=False,
+                    report_to=[],
+                    per_device_train_batch_size=len(mask),
+                    num_generations=len(mask),
+                    **options,
+                ),
+            )
+        given = (leaf, torch.zeros_like(leaf), None)
+        trainer._get_per_token_logps_and_entropies = lambda *_, given=given, **__: given
+        trainer.model.eval()
+        ids = torch.ones(mask.shape, dtype=torch.int64)
+        loss = trainer._compute_loss(
+            trainer.model,
+            {
+                "prompt_ids": ids[:, :1],
+                "prompt_mask": ids[:, :1],
+                "completion_ids": ids,
+                "completion_mask": mask,
+                "advantages": tensor("advantages"),
+                "num_items_in_batch": mask.sum(),
+                "old_per_token_logps": tensor("sampler_logprobs"),
+                "ref_per_token_logps": tensor("ref_logprobs"),
+            },
+        )
+        loss.backward()
+        found[name] = {"loss": float(loss), "gradient": leaf.grad.tolist()}
+    return found
 
 
 def _steps(task: dict[str, Any]) -> dict[str, Any]:
     """Make optimizer steps on the given rollouts with TRL's own training loop."""
     import torch
-    from datasets import Dataset
+    from datasets import Dataset  # type: ignore[import-not-found]
     from peft import LoraConfig
     from transformers import AutoTokenizer, TrainerCallback
-    from trl import GRPOConfig, GRPOTrainer
+    from trl import GRPOConfig, GRPOTrainer  # type: ignore[import-not-found]
 
     prompts, completions = task["prompts"], task["completions"]
     group_size, length = len(completions[0]), len(completions[0][0])
@@ -79,7 +132,7 @@ def _steps(task: dict[str, Any]) -> dict[str, Any]:
                 "num_items_in_batch": torch.tensor(completion_ids.numel()),
             }
 
-    class Clock(TrainerCallback):  # type: ignore[misc]
+    class Clock(TrainerCallback):
         def __init__(self) -> None:
             self.began, self.seconds = 0.0, list[float]()
 

@@ -6,6 +6,7 @@ Knows nothing of losses or optimizers. The base is frozen; the adapter's weights
 import json
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from peft import (
@@ -70,13 +71,13 @@ def load_model(model_dir: Path, config: TrainerConfig) -> PeftModel:
     model.eval()  # no dropout: trainer and sampler must be the same function
     for module in model.modules():
         if isinstance(module, LoraLinear):
-            module.forward = partial(_forward, module)
+            setattr(module, "forward", partial(_forward, module))  # noqa: B010 - mypy's method-assign
     if config.gradient_checkpointing:
         _checkpoint_layers(model)
     return model
 
 
-def _forward(layer: LoraLinear, x: Tensor) -> Tensor:
+def _forward(layer: Any, x: Tensor) -> Tensor:
     """Compute an adapted layer, in place of peft's own ``forward``."""
     base, name = layer.base_layer, ADAPTER
     if layer.disable_adapters:
@@ -87,7 +88,7 @@ def _forward(layer: LoraLinear, x: Tensor) -> Tensor:
 
 def _checkpoint_layers(model: PeftModel) -> None:
     """Switch gradient checkpointing on, which transformers ties to a layer's training mode."""
-    base = model.get_base_model()
+    base: Any = model.get_base_model()
     base.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     for module in base.modules():
         if isinstance(module, GradientCheckpointingLayer):

@@ -172,9 +172,12 @@ def _attend(
 ) -> tuple[Tensor, Tensor]:
     """Return one part's output [B, M, D] and the log of its scores' exponential sum [B, M, 1]."""
     scores_BMN = _scores(q_BMD, k_BND, hidden_MN)
-    sum_BM1 = scores_BMN.logsumexp(-1, keepdim=True)
-    p_BMN = scores_BMN.sub_(sum_BM1).exp_()
-    return torch.bmm(p_BMN.to(v_BND.dtype), v_BND).to(p_BMN.dtype), sum_BM1
+    # The output is divided by the sum, not the weights: it is far smaller than they are.
+    largest_BM1 = scores_BMN.amax(-1, keepdim=True)
+    weights_BMN = scores_BMN.sub_(largest_BM1).exp_()
+    total_BM1 = weights_BMN.sum(-1, keepdim=True)
+    out_BMD = torch.bmm(weights_BMN.to(v_BND.dtype), v_BND).to(total_BM1.dtype).div_(total_BM1)
+    return out_BMD, largest_BM1.add_(total_BM1.log_())
 
 
 def _attend_backward(

@@ -1,5 +1,7 @@
+import json
 import math
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -257,3 +259,34 @@ def test_gradient_is_that_of_finite_differences(objective: str) -> None:
         assert found.tolist() == pytest.approx([-1.0 + kl, 0.0, 0.5 + kl, 0.5 + kl])
     else:
         assert torch.autograd.gradcheck(loss, (point.requires_grad_(),))
+
+
+TRL: dict[str, Any] = json.loads(
+    Path(__file__).with_name("trl_losses.json").read_text(encoding="utf-8")
+)
+"""Written by ``python -m bench.trl_losses``."""
+
+
+@pytest.mark.parametrize("name", TRL["losses"])
+def test_loss_and_gradient_are_trls(name: str) -> None:
+    inputs, expected = TRL["inputs"], TRL["losses"][name]
+    places = [(b, t) for b, row in enumerate(inputs["mask"]) for t, used in enumerate(row) if used]
+
+    def picked(what: str) -> list[float]:
+        return [inputs[what][b][t] for b, t in places]
+
+    loss, stats, leaf = run(
+        picked("trainer_logprobs"),
+        picked("sampler_logprobs"),
+        [inputs["advantages"][b] for b, _ in places],
+        [b for b, _ in places],
+        max_sequence_gap=1e9,
+        objective=name.partition(" ")[0],
+        ref=picked("ref_logprobs") if "kl" in name else None,
+        kl_coefficient=0.1,
+    )
+    assert float(loss) / stats.num_tokens == pytest.approx(expected["loss"], rel=1e-9)
+    assert leaf.grad is not None
+    theirs = [expected["gradient"][b][t] for b, t in places]
+    assert (leaf.grad / stats.num_tokens).tolist() == pytest.approx(theirs, rel=1e-9)
+    assert any(theirs)
