@@ -30,6 +30,9 @@ from tests.tiny_model import save_tiny_model
 
 CONFIG = TrainerConfig(rank=4, alpha=8, num_threads=1)
 NUM_STEPS = 4
+LATEST = 0.8
+"""The last instant of a kill, as a share of the time that the undisturbed run took."""
+
 WITHOUT_SIGNAL = 1
 """The index of a step that makes no adapter, for a resumed run to step over."""
 
@@ -56,11 +59,14 @@ def _kill(folder: Path, num_kills: int, rng: random.Random) -> dict[str, int | f
     for number in range(num_kills):
         run = folder / f"run-{number}"
         work = partial(_run, model, run, rows)
-        forked(work, kill_after_s=rng.uniform(0, seconds))
+        forked(work, kill_after_s=rng.uniform(0, LATEST * seconds))
         found["num_hit"] += _bytes_of(run) != expected
         found["num_half_written"] += not all(_is_whole(step) for step in _steps_of(run))
-        forked(work)
+        said = forked(work).decode()
         found["num_same_bytes"] += _bytes_of(run) == expected
+        if said or _bytes_of(run) != expected:
+            names = {name for name, data in expected.items() if _bytes_of(run).get(name) != data}
+            print(f"run {number}: {sorted(names)} differ; it said {said!r}", file=sys.stderr)
     return {**found, "num_adapters": len(expected), "seconds_of_a_run": round(seconds, 2)}
 
 

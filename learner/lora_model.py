@@ -71,7 +71,7 @@ def load_model(model_dir: Path, config: TrainerConfig) -> PeftModel:
     model.eval()  # no dropout: trainer and sampler must be the same function
     for module in model.modules():
         if isinstance(module, LoraLinear):
-            setattr(module, "forward", partial(_forward, module))  # noqa: B010 - mypy's method-assign
+            setattr(module, "forward", partial(_forward, module))  # noqa: B010
     if config.gradient_checkpointing:
         _checkpoint_layers(model)
     return model

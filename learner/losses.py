@@ -128,9 +128,10 @@ def policy_loss(
     whose sampler log-probability is unknown, which is written as NaN: 0.0 would claim that the
     sampler was certain.
 
-    With reference log-probabilities, ``config.kl_coefficient * k3(ref - trainer)`` is added per
-    kept token: an estimate of KL(trainer || reference) as in GRPO (arXiv:2402.03300), likewise
-    without an importance weight.
+    With reference log-probabilities, ``config.kl_coefficient * ratio * k3(ref - trainer)`` is added
+    per kept token: GRPO's estimate of KL(trainer || reference) (arXiv:2402.03300) with the token's
+    importance weight, through which the gradient flows. Without it the gradient is not that of the
+    KL (DeepSeek-V3.2, arXiv:2512.02556); with it, it is ``ratio * (trainer - ref)`` per token.
 
     Args:
         trainer_logprobs_N: [N] of the policy being trained, with gradient.
@@ -168,7 +169,7 @@ def policy_loss(
     reference_k3_sum = 0.0
     if ref_logprobs_N is not None:
         k3_N = k3((ref_logprobs_N - trainer_logprobs_N).clamp(max=MAX_LOG_RATIO))
-        losses_N = losses_N + config.kl_coefficient * k3_N
+        losses_N = losses_N + config.kl_coefficient * log_ratio_N.exp() * k3_N
         reference_k3_sum = float(k3_N.detach()[kept_N].sum())
     loss_sum = torch.where(kept_N, losses_N, torch.zeros_like(losses_N)).sum()
     stats = LossStats(

@@ -39,6 +39,12 @@ def parent(model_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
+def trainer(model_dir: Path, parent: Path) -> Trainer:
+    """Steps of it move the weights by less than float32 can tell."""
+    return Trainer(model_dir, CONFIG, parent_adapter=parent)
+
+
+@pytest.fixture(scope="module")
 def plain(model_dir: Path, parent: Path) -> peft.PeftModel:
     """The same weights as peft and transformers compute them."""
     base = AutoModelForCausalLM.from_pretrained(model_dir, dtype=torch.float32)
@@ -107,12 +113,11 @@ def _row(group: str, turns: list[tuple[int, bool]], advantage: float) -> Trainin
 
 
 @settings(
-    max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(rows=episodes(), budget=st.sampled_from([1, 40, 1000]), min_shared=st.sampled_from([1, 3]))
 def test_loss_and_gradient_are_those_of_the_plain_computation(
-    model_dir: Path,
-    parent: Path,
+    trainer: Trainer,
     plain: peft.PeftModel,
     rows: list[TrainingRow],
     budget: int,
@@ -120,11 +125,13 @@ def test_loss_and_gradient_are_those_of_the_plain_computation(
 ) -> None:
     if not any(row.has_signal for row in rows):
         return
-    config = CONFIG.model_copy(update={"tokens_per_microbatch": budget})
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(forests, "MIN_SHARED", min_shared)
         patch.setattr(forests, "MAX_SEGMENT", 5)
-        receipt, found = step(Trainer(model_dir, config, parent_adapter=parent), rows)
+        patch.setattr(
+            trainer, "config", CONFIG.model_copy(update={"tokens_per_microbatch": budget})
+        )
+        receipt, found = step(trainer, rows)
     loss, expected = textbook(plain, rows)
     assert receipt.loss == pytest.approx(loss, rel=1e-4, abs=1e-6)
     assert found.keys() == expected.keys()
@@ -148,7 +155,7 @@ def test_loss_does_not_depend_on_packing_or_accumulation(model_dir: Path, parent
     rows = group_rows()
     found = []
     # 1 × 8, 2 × 4 and 8 × 1 rows; then everything at once without sharing
-    for budget, min_shared, num_forests in ((40, 16, 8), (56, 16, 2), (80, 16, 1), (400, 99, 1)):
+    for budget, min_shared, num_forests in ((1, 16, 8), (48, 16, 2), (66, 16, 1), (400, 99, 1)):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(forests, "MIN_SHARED", min_shared)
             parts = forests.pack([row.token_ids for row in rows], max_tokens=budget)

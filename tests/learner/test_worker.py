@@ -162,21 +162,6 @@ def test_rows_and_where_steps_go_belong_together(
     assert "--out" in capsys.readouterr().err
 
 
-def test_a_run_killed_anywhere_ends_with_the_same_bytes() -> None:
-    ended = subprocess.run(
-        [sys.executable, "-m", "bench.training_kills", "--kills", "12"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    found = json.loads(ended.stdout)
-    assert found["num_kills"] == 12
-    assert found["num_hit"] > 3, "most runs ended before they were killed"
-    assert found["num_same_bytes"] == 12
-    assert found["num_half_written"] == 0
-
-
 def test_a_run_goes_on_only_from_moments_of_its_own_adapter(
     model_dir: Path, tmp_path: Path
 ) -> None:
