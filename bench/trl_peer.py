@@ -58,9 +58,9 @@ def main() -> None:
 def _losses(task: dict[str, Any]) -> dict[str, Any]:
     """Work TRL's losses of given log-probabilities out, and their gradients."""
     import torch
-    from datasets import Dataset
+    from datasets import Dataset  # type: ignore[import-not-found]
     from transformers import AutoTokenizer
-    from trl import GRPOConfig, GRPOTrainer
+    from trl import GRPOConfig, GRPOTrainer  # type: ignore[import-not-found]
 
     def tensor(name: str) -> Any:
         return torch.tensor(task[name], dtype=torch.float64)
@@ -109,10 +109,10 @@ def _losses(task: dict[str, Any]) -> dict[str, Any]:
 def _steps(task: dict[str, Any]) -> dict[str, Any]:
     """Make optimizer steps on the given rollouts with TRL's own training loop."""
     import torch
-    from datasets import Dataset  # type: ignore[import-not-found]
+    from datasets import Dataset
     from peft import LoraConfig
     from transformers import AutoTokenizer, TrainerCallback
-    from trl import GRPOConfig, GRPOTrainer  # type: ignore[import-not-found]
+    from trl import GRPOConfig, GRPOTrainer
 
     prompts, completions = task["prompts"], task["completions"]
     group_size, length = len(completions[0]), len(completions[0][0])

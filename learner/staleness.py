@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from learner.adapter_files import VERSION_NAME
+from memory.version_store import VERSION_NAME
 
 BASE = "base"
 
