@@ -6,7 +6,7 @@ import peft
 import pytest
 import torch
 from safetensors.torch import load_file
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, GraniteConfig, GraniteForCausalLM
 
 from learner import microbatches
 from learner.errors import NoSignalError, RowError, TrainingError
@@ -326,3 +326,25 @@ def test_uniform_is_near_a_random_models_logprobs(model_dir: Path) -> None:
     batch = microbatches.collate(make_rows(), torch.device("cpu"))
     logprobs = Trainer(model_dir, CONFIG).trainer_logprobs(batch)
     assert (logprobs - UNIFORM).abs().mean() < 0.2
+
+
+def test_a_model_that_scales_its_logits_is_refused(tmp_path: Path) -> None:
+    config = GraniteConfig(
+        vocab_size=512,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=1,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        logits_scaling=0.01,
+    )
+    GraniteForCausalLM(config).save_pretrained(tmp_path)
+    with pytest.raises(TrainingError, match="not supported"):
+        Trainer(tmp_path, CONFIG)
+
+
+@pytest.mark.filterwarnings("ignore:Model has `tie_word_embeddings")
+def test_an_adapter_on_the_vocabulary_projection_is_refused(model_dir: Path) -> None:
+    config = CONFIG.model_copy(update={"target_modules": ("q_proj", "lm_head")})
+    with pytest.raises(AdapterError, match="vocabulary projection"):
+        Trainer(model_dir, config)
