@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from pydantic import ConfigDict, Field
 
+from learner.advantages import Baseline
 from learner.trainer_config import TrainerConfig
 from memory.types import Skill, SkillPolicy, TaskSpec
 
@@ -35,6 +36,14 @@ class LearnerConfig(TrainerConfig):
     temperature: float = Field(default=1.0, gt=0.0, le=2.0)
     """Sampling temperature of practice; at 1 the recorded log-probabilities are those of the
     sampler.
+    """
+    baseline: Baseline = "mean"
+    """What a rollout's reward is compared with: the mean of its group (Dr. GRPO), or of the others
+    in it (``leave_one_out``).
+    """
+    normalize_std: bool = False
+    """Whether a group's advantages are divided by the standard deviation of its rewards, as in
+    GRPO; it favours tasks that are nearly always or nearly never solved.
     """
     max_heldout_tasks: int = Field(default=48, ge=2)
     """Held-out tasks a gate tries, spread evenly over the skills."""

@@ -222,7 +222,7 @@ class LearningCycle:
             for i, trials in enumerate(tried)
             if trials
         ]
-        batch = rows_of(groups)
+        batch = rows_of(groups, baseline=config.baseline, normalize_std=config.normalize_std)
         receipt = practice_receipt(tried, batch) | {"adapter": adapter}
         receipt["seconds_sampling"] = sampled - began
         out = None

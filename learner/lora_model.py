@@ -4,7 +4,9 @@ Knows nothing of losses or optimizers. The base is frozen; the adapter's weights
 """
 
 import json
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from peft import (
@@ -14,15 +16,24 @@ from peft import (
     get_peft_model_state_dict,
     set_peft_model_state_dict,
 )
+from peft.tuners.lora import Linear as LoraLinear
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
+from torch import Tensor
+from torch.nn.functional import linear
 from transformers import AutoModelForCausalLM
+from transformers.modeling_layers import GradientCheckpointingLayer
 
+from learner import tree_attention
 from learner.adapter_format import CONFIG_NAME
 from learner.adapter_weights import WEIGHTS_NAME
 from learner.errors import TrainingError
+from learner.lora_linear import lora_linear
 from learner.trainer_config import TrainerConfig
 from memory.errors import AdapterError
+
+ADAPTER = "default"
+"""What peft calls an adapter that is given no name."""
 
 _NAMES = {"rank": "r", "alpha": "lora_alpha", "target_modules": "target_modules"}
 """What two adapters share when one continues the other: our name, peft's name."""
@@ -37,7 +48,10 @@ def load_model(model_dir: Path, config: TrainerConfig) -> PeftModel:
     """
     try:
         base = AutoModelForCausalLM.from_pretrained(
-            model_dir, dtype=getattr(torch, config.dtype), local_files_only=True
+            model_dir,
+            dtype=getattr(torch, config.dtype),
+            attn_implementation=tree_attention.NAME,
+            local_files_only=True,
         )
     except (OSError, ValueError) as error:
         raise TrainingError(f"cannot load the base model from {model_dir}: {error}") from error
@@ -54,7 +68,33 @@ def load_model(model_dir: Path, config: TrainerConfig) -> PeftModel:
     except ValueError as error:
         raise AdapterError(f"cannot put an adapter on {model_dir.name}: {error}") from error
     assert isinstance(model, PeftModel)
-    return model.eval()  # no dropout: trainer and sampler must be the same function
+    if isinstance(model.get_base_model().get_output_embeddings(), LoraLinear):
+        raise AdapterError("the vocabulary projection cannot carry an adapter here")
+    model.eval()  # no dropout: trainer and sampler must be the same function
+    for module in model.modules():
+        if isinstance(module, LoraLinear):
+            setattr(module, "forward", partial(_forward, module))  # noqa: B010
+    if config.gradient_checkpointing:
+        _checkpoint_layers(model)
+    return model
+
+
+def _forward(layer: Any, x: Tensor) -> Tensor:
+    """Compute an adapted layer, in place of peft's own ``forward``."""
+    base, name = layer.base_layer, ADAPTER
+    if layer.disable_adapters:
+        return linear(x, base.weight, base.bias)
+    a, b = layer.lora_A[name].weight, layer.lora_B[name].weight
+    return lora_linear(x, base.weight, base.bias, a, b, layer.scaling[name])
+
+
+def _checkpoint_layers(model: PeftModel) -> None:
+    """Switch gradient checkpointing on, which transformers ties to a layer's training mode."""
+    base: Any = model.get_base_model()
+    base.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    for module in base.modules():
+        if isinstance(module, GradientCheckpointingLayer):
+            module.training = True  # of the layer alone: dropout inside it stays off
 
 
 def continuing(config: TrainerConfig, folder: Path) -> TrainerConfig:

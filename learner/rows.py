@@ -15,7 +15,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from learner.advantages import group_advantages
+from learner.advantages import Baseline, group_advantages
 from learner.errors import RowError
 
 
@@ -27,6 +27,7 @@ class SkipReason(StrEnum):
     EMPTY_COMPLETION = "empty_completion"
     NO_PROMPT = "no_prompt"  # the engine did not report the prompt's token ids
     NO_LOGPROBS = "no_logprobs"  # none recorded, or not one per token
+    STALE = "stale"  # sampled too many versions ago
     TOO_FEW = "too_few"  # fewer than two usable rollouts in its group: nothing to compare with
     ZERO_SIGNAL = "zero_signal"  # every usable rollout of its group has the same reward
 
@@ -46,6 +47,7 @@ class Rollout:
     reward: float | None  # None: no grader could score it
     finish_reason: str | None
     is_advisory: bool = False  # there is no reward because its judge is not trusted
+    staleness: int = 0  # versions between the one that sampled its oldest token and the trained one
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -135,11 +137,17 @@ class RowBatch:
         }
 
 
-def rows_of(groups: Iterable[RolloutGroup], *, normalize_std: bool = False) -> RowBatch:
+def rows_of(
+    groups: Iterable[RolloutGroup],
+    *,
+    baseline: Baseline = "mean",
+    normalize_std: bool = False,
+    max_staleness: int | None = None,
+) -> RowBatch:
     """Make the rows of every group that holds a contrast.
 
-    Rollouts that cannot be trained on (unscored, empty, without log-probabilities) leave their
-    group *before* the advantages are computed: a group with such a rollout equals the group
+    Rollouts that cannot be trained on (unscored, empty, stale, without log-probabilities) leave
+    their group *before* the advantages are computed: a group with such a rollout equals the group
     without it, and each group's advantages sum to zero over the rows that are trained.
 
     A completion cut off by the token limit (``finish_reason == "length"``) is a row like any
@@ -148,7 +156,9 @@ def rows_of(groups: Iterable[RolloutGroup], *, normalize_std: bool = False) -> R
 
     Args:
         groups: what was rolled out for this step.
+        baseline: see ``group_advantages``.
         normalize_std: see ``group_advantages``.
+        max_staleness: rollouts that are older, in versions, are left out; None keeps all.
     """
     rows: list[TrainingRow] = []
     skipped_groups: Counter[SkipReason] = Counter()
@@ -159,12 +169,14 @@ def rows_of(groups: Iterable[RolloutGroup], *, normalize_std: bool = False) -> R
         num_rollouts += len(group.rollouts)
         usable: list[Rollout] = []
         for rollout in group.rollouts:
-            reason = skip_reason(rollout)
+            reason = skip_reason(rollout, max_staleness)
             if reason is None:
                 usable.append(rollout)
             else:
                 skipped_rollouts[reason] += 1
-        advantages, group_reason = _advantages_or_reason(usable, normalize_std=normalize_std)
+        advantages, group_reason = _advantages_or_reason(
+            usable, baseline=baseline, normalize_std=normalize_std
+        )
         if group_reason is not None:
             skipped_groups[group_reason] += 1
             skipped_rollouts[group_reason] += len(usable)
@@ -185,7 +197,7 @@ def rows_of(groups: Iterable[RolloutGroup], *, normalize_std: bool = False) -> R
     )
 
 
-def skip_reason(rollout: Rollout) -> SkipReason | None:
+def skip_reason(rollout: Rollout, max_staleness: int | None = None) -> SkipReason | None:
     """Say why a rollout cannot be trained on, or None when it can."""
     if rollout.reward is None:
         return SkipReason.ADVISORY if rollout.is_advisory else SkipReason.UNSCORED
@@ -198,6 +210,8 @@ def skip_reason(rollout: Rollout) -> SkipReason | None:
         return SkipReason.NO_LOGPROBS
     if not any(_is_known(logprob) for logprob in logprobs):
         return SkipReason.NO_LOGPROBS
+    if max_staleness is not None and rollout.staleness > max_staleness:
+        return SkipReason.STALE
     return None
 
 
@@ -261,13 +275,13 @@ def _is_known(logprob: float | None) -> bool:
 
 
 def _advantages_or_reason(
-    usable: Sequence[Rollout], *, normalize_std: bool
+    usable: Sequence[Rollout], *, baseline: Baseline, normalize_std: bool
 ) -> tuple[list[float], SkipReason | None]:
     """Return one advantage per rollout, or the reason why the group teaches nothing."""
     rewards = [rollout.reward for rollout in usable if rollout.reward is not None]
     if len(rewards) < 2:
         return [], SkipReason.TOO_FEW
-    advantages = group_advantages(rewards, normalize_std=normalize_std)
+    advantages = group_advantages(rewards, baseline=baseline, normalize_std=normalize_std)
     if not advantages.any():
         return [], SkipReason.ZERO_SIGNAL
     return [float(advantage) for advantage in advantages], None

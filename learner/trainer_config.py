@@ -34,9 +34,30 @@ class TrainerConfig(BaseModel):
     max_grad_norm: float = Field(default=1.0, gt=0.0)
     """The gradient is scaled down to this L2 norm; 1.0 as in TRL and verl."""
 
+    objective: Literal["cispo", "clip", "gspo"] = "cispo"
+    """``cispo``: log-probabilities weighted by truncated importance weights, every token moves.
+    ``clip``: the weight itself, clipped (PPO; DAPO's clip-higher). ``gspo``: one clipped weight a
+    sequence. Formulas and sources stand in ``learner/losses.py``."""
+
     is_cap: float = Field(default=2.0, gt=0.0)
-    """Upper limit of the importance weight trainer / sampler (truncated importance sampling; 2.0
-    as in Agent Lightning 1.0 and ms-swift)."""
+    """``cispo``: upper limit of the importance weight trainer / sampler (truncated importance
+    sampling; 2.0 as in Agent Lightning 1.0 and ms-swift)."""
+
+    clip_low: float = Field(default=0.2, gt=0.0, le=1.0)
+    """``clip`` and ``gspo``: a weight below 1 - clip_low stops falling. 0.2 as in PPO and DAPO;
+    GSPO's paper takes 3e-4."""
+
+    clip_high: float = Field(default=0.28, gt=0.0)
+    """``clip`` and ``gspo``: a weight above 1 + clip_high stops rising. 0.28 as in DAPO, so that
+    unlikely tokens may still become likely; GSPO's paper takes 4e-4."""
+
+    kl_coefficient: float = Field(default=0.0, ge=0.0, allow_inf_nan=False)
+    """Weight of KL(trainer || reference) in the loss, per token. 0, as in Dr. GRPO and DAPO, costs
+    nothing; anything else one more forward pass."""
+
+    kl_reference: Literal["parent", "base"] = "parent"
+    """What the KL is measured from: the version that is continued, or the base model with the
+    adapter switched off."""
 
     max_sequence_gap: float = Field(default=0.5, gt=0.0)
     """A sequence whose mean |trainer - sampler| log-probability gap (nats per token) exceeds this
@@ -48,8 +69,12 @@ class TrainerConfig(BaseModel):
     bfloat16 arithmetic it is twice as fast as float32."""
 
     tokens_per_microbatch: int = Field(default=1024, ge=1)
-    """Rows are computed together up to this many tokens, padding included; bounds memory, not the
-    result."""
+    """Rows are computed together up to this many tokens, a shared beginning counted once; bounds
+    memory, not the result."""
+
+    gradient_checkpointing: bool = False
+    """Keep only what enters each layer and compute the rest again in the backward pass: far less
+    memory for about a third more time."""
 
     seed: int = Field(default=0, ge=0)
     """Initial adapter weights; two runs on the same rows, machine and threads are equal bit for

@@ -7,10 +7,14 @@ one JSON object a line, and answers each with one line on stdout:
                                                  or  {"ok": false, "kind": "no_signal", "error":
                                                  "..."}
 
-With ``--rows FILE --out DIR`` it answers one such request and ends. Weights and optimizer live
-from request to request; end of input ends the process. ``kind`` is an error's ``code``; anything
-unexpected ends the process with a traceback on stderr. It may be killed at any instruction: an
-adapter folder is complete or does not exist.
+With ``--rows FILE --out DIR`` it answers one such request and ends. With ``--rows FILE … --run
+DIR`` it makes a step on each file into ``DIR/step-01``, ``DIR/step-02``, …, each with the
+optimizer's moments beside it; the same command again goes on after the last step that is there, and
+ends with the same bytes as if it had never been killed.
+
+Weights and optimizer live from request to request; end of input ends the process. ``kind`` is an
+error's ``code``; anything unexpected ends the process with a traceback on stderr. It may be killed
+at any instruction: an adapter folder is complete or does not exist.
 """
 
 import argparse
@@ -27,7 +31,7 @@ os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
 import torch
 
-from learner.adapter_files import publish, stage
+from learner.adapter_files import publish, stage, sweep_staging
 from learner.errors import RowError
 from learner.rows import read_rows
 from learner.trainer import Trainer
@@ -42,10 +46,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     config = TrainerConfig.model_validate_json(options.config)
     _configure_torch(config)
     requests: Iterable[str] = sys.stdin
-    if options.rows is not None:
-        requests = [json.dumps({"rows": str(options.rows), "out": str(options.out)})]
+    resume_from = None
+    if options.run is not None:
+        requests, resume_from = _rest_of(options.run, options.rows)
+    elif options.rows is not None:
+        requests = [_request(options.rows[0], options.out)]
     try:
-        trainer = Trainer(options.model, config, parent_adapter=options.parent)
+        trainer = Trainer(
+            options.model, config, parent_adapter=options.parent, resume_from=resume_from
+        )
     except DenizenError as error:
         _reply(replies, _failure(error))
         return 1
@@ -68,6 +77,8 @@ def answer_request(trainer: Trainer, line: str) -> dict[str, Any]:
         if out.exists():
             raise AdapterError(f"{out} exists already and is never overwritten")
         receipt = trainer.step(read_rows(rows_path))
+        if request.get("keep_moments"):
+            trainer.save_moments(out)
         publish_adapter(trainer, out)
     except DenizenError as error:
         return _failure(error)
@@ -84,16 +95,36 @@ def publish_adapter(trainer: Trainer, out: Path) -> None:
         shutil.rmtree(staging, ignore_errors=True)  # gone already when it was published
 
 
+def _rest_of(run: Path, rows: Sequence[Path]) -> tuple[list[str], Path | None]:
+    """Return the requests that a run still has to answer, and the step that it goes on from."""
+    run.mkdir(parents=True, exist_ok=True)
+    sweep_staging(run)
+    outs = [run / f"step-{number:02d}" for number in range(1, len(rows) + 1)]
+    num_done = max((n for n, out in enumerate(outs, start=1) if out.exists()), default=0)
+    requests = [
+        _request(file, out, keep_moments=True)
+        for file, out in zip(rows[num_done:], outs[num_done:], strict=True)
+    ]
+    return requests, outs[num_done - 1] if num_done else None
+
+
+def _request(rows: Path, out: Path, *, keep_moments: bool = False) -> str:
+    return json.dumps({"rows": str(rows), "out": str(out), "keep_moments": keep_moments})
+
+
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m learner.worker")
     parser.add_argument("--model", type=Path, required=True, help="base model folder")
     parser.add_argument("--config", required=True, help="TrainerConfig as JSON")
     parser.add_argument("--parent", type=Path, help="adapter folder to continue from")
-    parser.add_argument("--rows", type=Path, help="make one step on these rows and end")
-    parser.add_argument("--out", type=Path, help="where that step's adapter goes")
+    parser.add_argument("--rows", type=Path, nargs="+", help="make a step on each file and end")
+    parser.add_argument("--out", type=Path, help="where the one step's adapter goes")
+    parser.add_argument("--run", type=Path, help="where the steps' adapters go; resumes")
     options = parser.parse_args(argv)
-    if (options.rows is None) != (options.out is None):
-        parser.error("--rows and --out belong together")
+    if (options.rows is None) != (options.out is None and options.run is None):
+        parser.error("--rows and --out, or --rows and --run, belong together")
+    if options.out is not None and (options.run is not None or len(options.rows) > 1):
+        parser.error("--out is for one step; several steps go to --run")
     return options
 
 

@@ -27,6 +27,12 @@ def test_normalizing_divides_by_the_population_std() -> None:
     assert advantages == pytest.approx([0.5 / 0.500001, -0.5 / 0.500001], rel=1e-12)
 
 
+def test_leaving_one_out_compares_with_the_mean_of_the_others() -> None:
+    # 1 against (0 + 0 + 0.6) / 3 = 0.2; 0 against (1 + 0 + 0.6) / 3; 0.6 against 1 / 3
+    advantages = group_advantages([1.0, 0.0, 0.0, 0.6], baseline="leave_one_out")
+    assert advantages == pytest.approx([0.8, -1.6 / 3, -1.6 / 3, 0.6 - 1 / 3])
+
+
 def test_groups_with_far_means_are_centered_each_on_its_own() -> None:
     advantages = group_advantages([[0.0, 0.2], [0.8, 1.0]])
     assert advantages == pytest.approx(np.array([[-0.1, 0.1], [-0.1, 0.1]]))

@@ -1,5 +1,8 @@
+import json
 import math
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -7,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from learner.losses import LossStats, k3, policy_loss, sequence_gaps
+from learner.losses import LossStats, k3, policy_loss, sequence_means
+from learner.trainer_config import TrainerConfig
 
 NAN = math.nan
 
@@ -18,8 +22,8 @@ def run(
     advantages: Sequence[float],
     sequence: Sequence[int] | None = None,
     *,
-    is_cap: float = 2.0,
-    max_sequence_gap: float = 0.5,
+    ref: Sequence[float] | None = None,
+    **settings: Any,
 ) -> tuple[Tensor, LossStats, Tensor]:
     """Return loss, statistics and the leaf whose gradient was computed, in float64."""
     leaf = torch.as_tensor(trainer, dtype=torch.float64).clone().requires_grad_()
@@ -30,8 +34,8 @@ def run(
         torch.tensor(advantages, dtype=torch.float64),
         torch.tensor(ids),
         num_sequences=max(ids) + 1,
-        is_cap=is_cap,
-        max_sequence_gap=max_sequence_gap,
+        config=TrainerConfig(**settings),
+        ref_logprobs_N=None if ref is None else torch.tensor(ref, dtype=torch.float64),
     )
     loss.backward()
     return loss.detach(), stats, leaf
@@ -174,10 +178,115 @@ def test_k3_gradient() -> None:
 
 
 def test_sequence_without_known_tokens_has_no_gap() -> None:
-    gaps = sequence_gaps(
+    gaps = sequence_means(
         torch.tensor([0.4, 0.2, 9.0]),
         torch.tensor([True, True, False]),
         torch.tensor([0, 0, 1]),
         2,
     )
     assert gaps.tolist() == pytest.approx([0.3, 0.0])
+
+
+def test_clipping_by_hand() -> None:
+    # ratios exp(0.4) = 1.4918 and exp(-0.4) = 0.6703, limits 0.8 and 1.28
+    # A = 1:  min(1.4918, 1.28) = 1.28, clipped;  min(0.6703, 0.8) = 0.6703
+    # A = -1: min(-1.4918, -1.28) = -1.4918;  min(-0.6703, -0.8) = -0.8, clipped
+    loss, stats, leaf = run(
+        [-1.0] * 4, [-1.4, -0.6, -1.4, -0.6], [1.0, 1.0, -1.0, -1.0], objective="clip"
+    )
+    up, down = math.exp(0.4), math.exp(-0.4)
+    assert float(loss) == pytest.approx(-(1.28 + down - up - 0.8))
+    assert leaf.grad is not None
+    assert leaf.grad.tolist() == pytest.approx([0.0, -down, up, 0.0])
+    assert stats.num_clipped_tokens == 2
+    assert stats.weight_sum == pytest.approx(1.28 + down + up + 0.8)
+
+
+def test_one_ratio_a_sequence_by_hand() -> None:
+    # sequence 0: mean log ratio (0.3 - 0.1) / 2 = 0.1, ratio 1.1052, not clipped at 1.28
+    # sequence 1: 0.4, ratio 1.4918, clipped at 1.28; its loss has no gradient
+    # loss = -(2 * 1.1052 * 1 + 1 * 1.28 * 0.5); d loss / d trainer = -1.1052 for both of sequence 0
+    loss, stats, leaf = run(
+        [-1.0, -1.0, -1.0], [-1.3, -0.9, -1.4], [1.0, 1.0, 0.5], [0, 0, 1], objective="gspo"
+    )
+    assert float(loss) == pytest.approx(-(2 * math.exp(0.1) + 0.64))
+    assert leaf.grad is not None
+    assert leaf.grad.tolist() == pytest.approx([-math.exp(0.1), -math.exp(0.1), 0.0])
+    assert stats.num_clipped_tokens == 1
+
+
+def test_one_ratio_a_sequence_leaves_unknown_tokens_out() -> None:
+    with_unknown = run([-1.0, -9.0], [-1.3, NAN], [1.0, 1.0], objective="gspo")
+    without = run([-1.0], [-1.3], [1.0], objective="gspo")
+    assert with_unknown[0] == without[0]
+
+
+def test_kl_to_a_reference_by_hand() -> None:
+    # ref - trainer = -0.5 - -1.0 = 0.5: k3 = exp(0.5) - 1 - 0.5 = 0.1487, times 0.1
+    # gradient: ratio * (trainer - ref) = -0.5, times 0.1; the policy's part has advantage 0
+    loss, stats, leaf = run([-1.0], [-1.0], [0.0], ref=[-0.5], kl_coefficient=0.1)
+    assert float(loss) == pytest.approx(0.1 * (math.exp(0.5) - 1.5))
+    assert leaf.grad is not None
+    assert leaf.grad.tolist() == pytest.approx([-0.05])
+    assert stats.reference_k3_sum == pytest.approx(math.exp(0.5) - 1.5)
+
+
+@pytest.mark.parametrize("objective", ["cispo", "clip", "gspo"])
+def test_gradient_is_that_of_finite_differences(objective: str) -> None:
+    """CISPO's weight is held fixed by design, so its surrogate is checked at the point itself."""
+    sampler, advantages = [-1.2, NAN, -0.7, -0.4], [1.0, 1.0, -0.5, -0.5]
+    point = torch.tensor([-1.1, -2.0, -0.65, -0.5], dtype=torch.float64)
+
+    def loss(trainer: Tensor) -> Tensor:
+        # With the sampler at the point itself CISPO's weight is 1 and its surrogate linear.
+        same = point.tolist() if objective == "cispo" else sampler
+        at = [math.nan if math.isnan(s) else p for s, p in zip(sampler, same, strict=True)]
+        return policy_loss(
+            trainer,
+            torch.tensor(at, dtype=torch.float64),
+            torch.tensor(advantages, dtype=torch.float64),
+            torch.tensor([0, 0, 1, 1]),
+            num_sequences=2,
+            config=TrainerConfig.model_validate({"objective": objective, "kl_coefficient": 0.3}),
+            ref_logprobs_N=point - 0.2,
+        )[0]
+
+    if objective == "cispo":
+        leaf = point.clone().requires_grad_()
+        (found,) = torch.autograd.grad(loss(leaf), leaf)
+        # -A at weight 1, plus 0.3 * (trainer - ref) = 0.3 * 0.2; the unknown token has neither
+        kl = 0.06
+        assert found.tolist() == pytest.approx([-1.0 + kl, 0.0, 0.5 + kl, 0.5 + kl])
+    else:
+        assert torch.autograd.gradcheck(loss, (point.requires_grad_(),))
+
+
+TRL: dict[str, Any] = json.loads(
+    Path(__file__).with_name("trl_losses.json").read_text(encoding="utf-8")
+)
+"""Written by ``python -m bench.trl_losses``."""
+
+
+@pytest.mark.parametrize("name", TRL["losses"])
+def test_loss_and_gradient_are_trls(name: str) -> None:
+    inputs, expected = TRL["inputs"], TRL["losses"][name]
+    places = [(b, t) for b, row in enumerate(inputs["mask"]) for t, used in enumerate(row) if used]
+
+    def picked(what: str) -> list[float]:
+        return [inputs[what][b][t] for b, t in places]
+
+    loss, stats, leaf = run(
+        picked("trainer_logprobs"),
+        picked("sampler_logprobs"),
+        [inputs["advantages"][b] for b, _ in places],
+        [b for b, _ in places],
+        max_sequence_gap=1e9,
+        objective=name.partition(" ")[0],
+        ref=picked("ref_logprobs") if "kl" in name else None,
+        kl_coefficient=0.1,
+    )
+    assert float(loss) / stats.num_tokens == pytest.approx(expected["loss"], rel=1e-9)
+    assert leaf.grad is not None
+    theirs = [expected["gradient"][b][t] for b, t in places]
+    assert (leaf.grad / stats.num_tokens).tolist() == pytest.approx(theirs, rel=1e-9)
+    assert any(theirs)

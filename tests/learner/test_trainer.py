@@ -6,10 +6,11 @@ import peft
 import pytest
 import torch
 from safetensors.torch import load_file
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, GraniteConfig, GraniteForCausalLM
 
 from learner import microbatches
 from learner.errors import NoSignalError, RowError, TrainingError
+from learner.forests import pack
 from learner.rows import TrainingRow
 from learner.trainer import StepReceipt, Trainer
 from learner.trainer_config import TrainerConfig
@@ -93,8 +94,8 @@ def test_update_does_not_depend_on_microbatching(model_dir: Path, parent: Path) 
     found: list[tuple[StepReceipt, list[torch.Tensor]]] = []
     for num_rows, num_batches in ((8, 1), (4, 2), (1, 8)):
         config = CONFIG.model_copy(update={"tokens_per_microbatch": 9 * num_rows})
-        lengths = [len(row.token_ids) for row in rows]
-        assert len(microbatches.cut(lengths, max_tokens=9 * num_rows)) == num_batches
+        ids = [row.token_ids for row in rows]
+        assert len(pack(ids, max_tokens=9 * num_rows)) == num_batches
         trainer = Trainer(model_dir, config, parent_adapter=parent)
         found.append((trainer.step(rows), gradients(trainer)))
     whole, whole_gradients = found[0]
@@ -106,7 +107,7 @@ def test_update_does_not_depend_on_microbatching(model_dir: Path, parent: Path) 
             torch.testing.assert_close(part, reference, rtol=1e-4, atol=1e-7)
 
 
-def test_padding_does_not_reach_real_tokens(model_dir: Path, parent: Path) -> None:
+def test_rows_do_not_see_the_rows_beside_them(model_dir: Path, parent: Path) -> None:
     trainer = Trainer(model_dir, CONFIG, parent_adapter=parent)
     short = make_row(seed=1, advantage=1.0, num_prompt=2, num_completion=3)
     long = make_row(seed=2, advantage=1.0, num_prompt=30, num_completion=20)
@@ -325,3 +326,25 @@ def test_uniform_is_near_a_random_models_logprobs(model_dir: Path) -> None:
     batch = microbatches.collate(make_rows(), torch.device("cpu"))
     logprobs = Trainer(model_dir, CONFIG).trainer_logprobs(batch)
     assert (logprobs - UNIFORM).abs().mean() < 0.2
+
+
+def test_a_model_that_scales_its_logits_is_refused(tmp_path: Path) -> None:
+    config = GraniteConfig(
+        vocab_size=512,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=1,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        logits_scaling=0.01,
+    )
+    GraniteForCausalLM(config).save_pretrained(tmp_path)
+    with pytest.raises(TrainingError, match="not supported"):
+        Trainer(tmp_path, CONFIG)
+
+
+@pytest.mark.filterwarnings("ignore:Model has `tie_word_embeddings")
+def test_an_adapter_on_the_vocabulary_projection_is_refused(model_dir: Path) -> None:
+    config = CONFIG.model_copy(update={"target_modules": ("q_proj", "lm_head")})
+    with pytest.raises(AdapterError, match="vocabulary projection"):
+        Trainer(model_dir, config)

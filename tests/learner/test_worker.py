@@ -3,14 +3,15 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from learner import worker
 from learner.adapter_format import inspect
 from learner.adapter_weights import WEIGHTS_NAME
+from learner.errors import TrainingError
 from learner.fit import linear_shapes
+from learner.moments import load
 from learner.rows import write_rows
 from learner.trainer import Trainer
 from learner.trainer_config import TrainerConfig
@@ -144,10 +145,33 @@ def test_failed_save_leaves_nothing_behind(
     assert list(tmp_path.iterdir()) == [rows]
 
 
-def test_rows_without_out_is_a_usage_error(
-    model_dir: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--rows", "x"],
+        ["--out", "y"],
+        ["--rows", "x", "z", "--out", "y"],
+        ["--rows", "x", "--out", "y", "--run", "z"],
+    ],
+)
+def test_rows_and_where_steps_go_belong_together(
+    capsys: pytest.CaptureFixture[str], arguments: list[str]
 ) -> None:
-    arguments: list[Any] = ["--model", str(model_dir), "--config", "{}", "--rows", "x"]
     with pytest.raises(SystemExit):
-        worker.main(arguments)
-    assert "belong together" in capsys.readouterr().err
+        worker.main(["--model", "m", "--config", "{}", *arguments])
+    assert "--out" in capsys.readouterr().err
+
+
+def test_a_run_goes_on_only_from_moments_of_its_own_adapter(
+    model_dir: Path, tmp_path: Path
+) -> None:
+    requests, resume_from = worker._rest_of(tmp_path / "run", [row_file(tmp_path)])
+    assert resume_from is None
+    worker.answer_request(Trainer(model_dir, CONFIG), requests[0])
+    requests, resume_from = worker._rest_of(tmp_path / "run", [row_file(tmp_path)])
+    assert (requests, resume_from) == ([], tmp_path / "run/step-01")
+    with pytest.raises(TrainingError, match="does not match"):
+        fewer = CONFIG.model_copy(update={"target_modules": ("q_proj",)})
+        moments = tmp_path / "run/step-01.moments.safetensors"
+        other = Trainer(model_dir, fewer)
+        load(moments, other._optimizer, other._named_parameters())

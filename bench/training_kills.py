@@ -1,0 +1,114 @@
+"""Kills a training run again and again, lets it go on, and compares what it ends with.
+
+``python -m bench.training_kills --kills 100`` makes a tiny random model, trains four steps without
+a disturbance, then does the same with SIGKILL at a random instant of a run and one more run that
+goes on from what is there. Prints one JSON object: how many kills hit a run that was not finished,
+how many left an adapter folder that is not whole, how many ended with the undisturbed run's bytes.
+"""
+
+import argparse
+import json
+import random
+import sys
+import tempfile
+import time
+from functools import partial
+from pathlib import Path
+
+import torch
+
+from bench.child import forked
+from learner import worker
+from learner.adapter_format import CONFIG_NAME
+from learner.adapter_weights import WEIGHTS_NAME, read_layers
+from learner.rows import write_rows
+from learner.trainer import Trainer
+from learner.trainer_config import TrainerConfig
+from memory.errors import AdapterError
+from tests.learner.training_rows import make_row
+from tests.tiny_model import save_tiny_model
+
+CONFIG = TrainerConfig(rank=4, alpha=8, num_threads=1)
+NUM_STEPS = 4
+LATEST = 0.8
+"""The last instant of a kill, as a share of the time that the undisturbed run took."""
+
+WITHOUT_SIGNAL = 1
+"""The index of a step that makes no adapter, for a resumed run to step over."""
+
+
+def main() -> None:
+    """Run the benchmark that the command line asks for."""
+    parser = argparse.ArgumentParser(prog="python -m bench.training_kills", description=__doc__)
+    parser.add_argument("--kills", type=int, default=100)
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    torch.set_num_threads(1)  # a fork has one thread, and so must its parent
+    torch.use_deterministic_algorithms(True)
+    with tempfile.TemporaryDirectory(prefix="denizen-bench-") as folder:
+        print(json.dumps(_kill(Path(folder), options.kills, random.Random(options.seed))))
+
+
+def _kill(folder: Path, num_kills: int, rng: random.Random) -> dict[str, int | float]:
+    model, rows = save_tiny_model(folder / "model"), _row_files(folder)
+    began = time.perf_counter()
+    forked(partial(_run, model, folder / "whole", rows))
+    seconds = time.perf_counter() - began
+    expected = _bytes_of(folder / "whole")
+    found = {"num_kills": num_kills, "num_hit": 0, "num_half_written": 0, "num_same_bytes": 0}
+    for number in range(num_kills):
+        run = folder / f"run-{number}"
+        work = partial(_run, model, run, rows)
+        forked(work, kill_after_s=rng.uniform(0, LATEST * seconds))
+        found["num_hit"] += _bytes_of(run) != expected
+        found["num_half_written"] += not all(_is_whole(step) for step in _steps_of(run))
+        said = forked(work).decode()
+        found["num_same_bytes"] += _bytes_of(run) == expected
+        if said or _bytes_of(run) != expected:
+            names = {name for name, data in expected.items() if _bytes_of(run).get(name) != data}
+            print(f"run {number}: {sorted(names)} differ; it said {said!r}", file=sys.stderr)
+    return {**found, "num_adapters": len(expected), "seconds_of_a_run": round(seconds, 2)}
+
+
+def _run(model: Path, run: Path, rows: list[Path]) -> None:
+    """Do what ``python -m learner.worker --rows … --run DIR`` does, without loading torch anew."""
+    requests, resume_from = worker._rest_of(run, rows)
+    trainer = Trainer(model, CONFIG, resume_from=resume_from)
+    for line in requests:
+        reply = worker.answer_request(trainer, line)
+        if not reply["ok"] and reply["kind"] != "no_signal":
+            print(reply, file=sys.stderr)
+
+
+def _row_files(folder: Path) -> list[Path]:
+    files = [folder / f"rows-{number}.jsonl" for number in range(NUM_STEPS)]
+    for number, file in enumerate(files):
+        advantages = (0.0, 0.0) if number == WITHOUT_SIGNAL else (0.5, -0.5)
+        write_rows(
+            file, [make_row(seed=9 * number + i, advantage=advantages[i % 2]) for i in (0, 1)]
+        )
+    return files
+
+
+def _steps_of(run: Path) -> list[Path]:
+    return sorted(path for path in run.glob("step-*") if path.is_dir())
+
+
+def _bytes_of(run: Path) -> dict[str, bytes]:
+    return {
+        f"{step.name}/{name}": (step / name).read_bytes()
+        for step in _steps_of(run)
+        for name in (WEIGHTS_NAME, CONFIG_NAME)
+        if (step / name).exists()
+    }
+
+
+def _is_whole(step: Path) -> bool:
+    try:
+        return bool(read_layers(step / WEIGHTS_NAME)) and (step / CONFIG_NAME).exists()
+    except (AdapterError, OSError):
+        return False
+
+
+if __name__ == "__main__":
+    main()

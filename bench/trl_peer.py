@@ -1,0 +1,195 @@
+"""TRL's GRPOTrainer, in an environment of its own, as what the trainer is compared with.
+
+The environment is made on demand in the system's folder for temporary files and kept there, with
+torch, transformers and peft as the CPU lock pins them. Run as a program in that environment, this
+module makes optimizer steps on given rollouts, or works losses out; it imports nothing of Denizen.
+"""
+
+import json
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+import venv
+from pathlib import Path
+from typing import Any
+
+VERSION = "1.16.0"
+LOCK = Path(__file__).parents[1] / "requirements/cpu.lock"
+PINNED = ("torch", "transformers", "peft", "accelerate")
+
+
+def install() -> Path:
+    """Return the Python of an environment that has TRL; the first time takes minutes."""
+    folder = Path(tempfile.gettempdir()) / f"denizen-bench-trl-{VERSION}"
+    python = folder / "bin/python"
+    complete = folder / "complete"
+    if not complete.exists():
+        venv.create(folder, with_pip=True, clear=True)
+        command = [str(python), "-m", "pip", "install", "--quiet", f"trl=={VERSION}", *PINNED]
+        subprocess.run([*command, "-c", str(LOCK)], check=True, stdout=sys.stderr)
+        complete.touch()
+    return python
+
+
+def run(task: dict[str, Any]) -> dict[str, Any]:
+    """Run a task (see ``main``) in TRL's environment and return what it found."""
+    command = [str(install()), str(Path(__file__))]
+    ended = subprocess.run(
+        command, input=json.dumps(task), stdout=subprocess.PIPE, text=True, check=True
+    )
+    found: dict[str, Any] = json.loads(ended.stdout.splitlines()[-1])
+    return found
+
+
+def main() -> None:
+    """Read a task from stdin, print what was found as one line of JSON.
+
+    Steps: ``{"model", "rank", "alpha", "targets", "learning_rate", "prompts": [P][T],
+    "completions": [P][G][T], "advantages": [P][G], "num_steps"}``; the first step warms up and is
+    not counted. Losses: ``{"model", "losses": {name: options of GRPOConfig}, "trainer_logprobs",
+    "sampler_logprobs", "ref_logprobs", "mask": [B][T], "advantages": [B]}``.
+    """
+    task = json.load(sys.stdin)
+    print(json.dumps(_losses(task) if "losses" in task else _steps(task)))
+
+
+def _losses(task: dict[str, Any]) -> dict[str, Any]:
+    """Work TRL's losses of given log-probabilities out, and their gradients."""
+    import torch
+    from datasets import Dataset  # type: ignore[import-not-found]
+    from transformers import AutoTokenizer
+    from trl import GRPOConfig, GRPOTrainer  # type: ignore[import-not-found]
+
+    def tensor(name: str) -> Any:
+        return torch.tensor(task[name], dtype=torch.float64)
+
+    found = {}
+    for name, options in task["losses"].items():
+        leaf, mask = tensor("trainer_logprobs").requires_grad_(), tensor("mask")
+        with tempfile.TemporaryDirectory() as folder:
+            trainer = GRPOTrainer(
+                model=task["model"],
+                processing_class=AutoTokenizer.from_pretrained(task["tokenizer"]),
+                reward_funcs=lambda completions, **_: [0.0] * len(completions),
+                train_dataset=Dataset.from_list([{"prompt": "given"}]),
+                args=GRPOConfig(
+                    output_dir=folder,
+                    use_cpu=True,
+                    bf16=False,
+                    report_to=[],
+                    per_device_train_batch_size=len(mask),
+                    num_generations=len(mask),
+                    **options,
+                ),
+            )
+        given = (leaf, torch.zeros_like(leaf), None)
+        trainer._get_per_token_logps_and_entropies = lambda *_, given=given, **__: given
+        trainer.model.eval()
+        ids = torch.ones(mask.shape, dtype=torch.int64)
+        loss = trainer._compute_loss(
+            trainer.model,
+            {
+                "prompt_ids": ids[:, :1],
+                "prompt_mask": ids[:, :1],
+                "completion_ids": ids,
+                "completion_mask": mask,
+                "advantages": tensor("advantages"),
+                "num_items_in_batch": mask.sum(),
+                "old_per_token_logps": tensor("sampler_logprobs"),
+                "ref_per_token_logps": tensor("ref_logprobs"),
+            },
+        )
+        loss.backward()
+        found[name] = {"loss": float(loss), "gradient": leaf.grad.tolist()}
+    return found
+
+
+def _steps(task: dict[str, Any]) -> dict[str, Any]:
+    """Make optimizer steps on the given rollouts with TRL's own training loop."""
+    import torch
+    from datasets import Dataset
+    from peft import LoraConfig
+    from transformers import AutoTokenizer, TrainerCallback
+    from trl import GRPOConfig, GRPOTrainer
+
+    prompts, completions = task["prompts"], task["completions"]
+    group_size, length = len(completions[0]), len(completions[0][0])
+
+    class Given(GRPOTrainer):  # type: ignore[misc]
+        """Takes the rollouts instead of sampling them; all are of one length."""
+
+        def _generate_and_score_completions(self, inputs: Any) -> dict[str, Any]:
+            prompt_ids = torch.tensor([p for p in prompts for _ in range(group_size)])
+            completion_ids = torch.tensor([c for group in completions for c in group])
+            return {
+                "prompt_ids": prompt_ids,
+                "prompt_mask": torch.ones_like(prompt_ids),
+                "completion_ids": completion_ids,
+                "completion_mask": torch.ones_like(completion_ids),
+                "advantages": torch.tensor([a for group in task["advantages"] for a in group]),
+                "num_items_in_batch": torch.tensor(completion_ids.numel()),
+            }
+
+    class Clock(TrainerCallback):
+        def __init__(self) -> None:
+            self.began, self.seconds = 0.0, list[float]()
+
+        def on_step_begin(self, *_: Any, **__: Any) -> None:
+            self.began = time.perf_counter()
+
+        def on_step_end(self, *_: Any, **__: Any) -> None:
+            self.seconds.append(time.perf_counter() - self.began)
+
+    clock = Clock()
+    with tempfile.TemporaryDirectory() as folder:
+        trainer = Given(
+            model=task["model"],
+            processing_class=AutoTokenizer.from_pretrained(task["model"]),
+            reward_funcs=lambda completions, **_: [0.0] * len(completions),
+            train_dataset=Dataset.from_list([{"prompt": "given"}] * len(prompts)),
+            peft_config=LoraConfig(
+                r=task["rank"],
+                lora_alpha=task["alpha"],
+                target_modules=task["targets"],
+                task_type="CAUSAL_LM",
+            ),
+            callbacks=[clock],
+            args=GRPOConfig(
+                output_dir=folder,
+                model_init_kwargs={"dtype": "bfloat16"},
+                per_device_train_batch_size=group_size,
+                gradient_accumulation_steps=len(prompts),
+                num_generations=group_size,
+                max_completion_length=length,
+                max_steps=task["num_steps"] + 1,
+                learning_rate=task["learning_rate"],
+                lr_scheduler_type="constant",
+                loss_type="cispo",
+                epsilon_high=2.0,
+                beta=0.0,
+                bf16=False,
+                use_cpu=True,
+                gradient_checkpointing=False,
+                disable_dropout=True,
+                report_to=[],
+                save_strategy="no",
+                logging_strategy="no",
+            ),
+        )
+        before = _peak_mib()
+        trainer.train()
+    return {
+        "seconds": clock.seconds[1:],
+        "peak_memory_mib": _peak_mib(),
+        "loaded_memory_mib": before,
+    }
+
+
+def _peak_mib() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+if __name__ == "__main__":
+    main()
