@@ -68,7 +68,8 @@ def load_model(model_dir: Path, config: TrainerConfig) -> PeftModel:
     except ValueError as error:
         raise AdapterError(f"cannot put an adapter on {model_dir.name}: {error}") from error
     assert isinstance(model, PeftModel)
-    if isinstance(model.get_base_model().get_output_embeddings(), LoraLinear):
+    causal_lm: Any = model.get_base_model()
+    if isinstance(causal_lm.get_output_embeddings(), LoraLinear):
         raise AdapterError("the vocabulary projection cannot carry an adapter here")
     model.eval()  # no dropout: trainer and sampler must be the same function
     for module in model.modules():
