@@ -66,6 +66,8 @@ def test_a_log_that_was_moved_starts_again_and_is_moved_again(path, writer):
             write(writer, FOUR)
             checkpoints.after_commit()
             assert becomes(path, num_rounds * FOUR)
+            with checkpoints.turn:  # the file has its size before the log counts as moved
+                pass
     finally:
         checkpoints.close()
     assert path.with_name("some.db-wal").stat().st_size < 3 * FOUR
