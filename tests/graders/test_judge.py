@@ -184,3 +184,12 @@ async def test_the_judge_is_told_that_length_is_no_merit() -> None:
     teacher = said(7)
     await judged(teacher, votes=1)
     assert "Length is not quality" in teacher.requests[0].messages[0]["content"]
+
+
+@pytest.mark.parametrize("rubric", [None, Rubric(version="skill2.1", text="Be strict.")])
+def test_a_judge_that_is_shown_a_reference_is_another_version(rubric) -> None:
+    with_it, without = (
+        Judge(said(7), rubric=rubric, has_reference=has_reference).version
+        for has_reference in (True, False)
+    )
+    assert with_it != without
