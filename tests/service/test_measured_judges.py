@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
+import service as service_module
 from tests.fake_engine import FakeEngine
 from tests.running import ServiceThread, wait_until
+from tests.service.quick_training import QuickTraining
 from tests.service.test_judges import ASKED, KEY, chat, episode, judged, of, serving, status
 from tests.service.test_learning import LEARNER, learn
 from tests.tiny_model import VOCAB_SIZE
@@ -49,6 +51,14 @@ def judge(*, knows: bool) -> Callable[[str, Sequence[Mapping[str, Any]]], str]:
         return json.dumps({"ticket": ticket[1], "reason": "so it is", "score": score}) + "\n"
 
     return answer
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Train in no time, and measure judges when a test says so."""
+    monkeypatch.setattr(service_module, "TrainingProcess", QuickTraining)
+    monkeypatch.setattr(service_module, "TRUST_INTERVAL_S", 3_600.0)
+    monkeypatch.setattr(service_module, "PROBE_INTERVAL_S", 3_600.0)
 
 
 @pytest.fixture
@@ -145,7 +155,7 @@ def test_a_judge_that_contradicts_the_checks_stays_an_adviser(engine, teacher, t
         measure(service)
         [standing] = service.http.get("/v1/status").json()["judges"]
         assert (standing["num_pairs"], standing["is_trusted"]) == (len(checked), False)
-        assert standing["agreement"]["kappa"] == -1.0
+        assert standing["agreement"]["agreement"] == 0.0
         wait_until(lambda: is_placed(service, [alone]))
         outcome = episode(service, alone)["outcome"]
         assert (outcome["value"], outcome["provenance"]) == (None, None)
