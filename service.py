@@ -470,10 +470,9 @@ class Service:
         )
 
     def _grader_of(self, task: TaskSpec) -> Grader:
-        """Return who grades a task that is practised."""
+        """Return who grades a task that is practised; a judge as it is measured, unaided."""
         if task.grader == JUDGE and self.settings.graders.judge != "off":
-            has_reference = task.reference is not None
-            return self.judging.judge_of(task.skill_id, has_reference=has_reference)
+            return self.judging.judge_of(task.skill_id, has_reference=False)
         return catalog.find_grader(task.grader)
 
     def _practice(self) -> Practice:

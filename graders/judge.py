@@ -65,7 +65,7 @@ class Judge:
     Args:
         teacher: the model behind it.
         rubric: a skill's own; None: the default one, by the task.
-        has_reference: whether the answers have a reference, which makes it another version.
+        has_reference: whether it is shown the answers' references, which makes it another version.
         config: how often it is asked, and how.
         control_tokens: the literals that the model's tokenizer reads as tokens.
         cache: what was judged before.
@@ -85,6 +85,7 @@ class Judge:
         cache: GradeCache | None = None,
     ) -> None:
         self.rubric = _seen(rubric, has_reference) or default_rubric(has_reference=has_reference)
+        self._has_reference = has_reference
         self._teacher = teacher
         self._config = config or VotesConfig()
         self._control_tokens = control_tokens or ControlTokens()
@@ -97,6 +98,8 @@ class Judge:
 
     async def grade(self, answer: Answer) -> Grade:
         """Score an answer; without a readable majority that agrees there is no value."""
+        if not self._has_reference:
+            answer = replace(answer, reference=None)
         key = content_key(self.version, self.rubric, answer)
         if (known := self._cache.get(key)) is not None:
             return known

@@ -119,7 +119,6 @@ def test_a_judge_that_agrees_with_the_checks_teaches_what_no_check_can_grade(
         do(service, service.service._probe_judges())
         do(service, service.service._measure_judges())
         assert all(judged(service, one) for one in checked)
-        assert "The reference, a right result" not in question_texts(teacher)
         [standing] = service.http.get("/v1/status").json()["judges"]
         assert (standing["num_pairs"], standing["is_trusted"]) == (len(checked), True)
         assert standing["canaries"]["judged"]["injected"] == 2
@@ -129,18 +128,20 @@ def test_a_judge_that_agrees_with_the_checks_teaches_what_no_check_can_grade(
         outcomes = [episode(service, one)["outcome"] for one in checked]
         assert {outcome["provenance"] for outcome in outcomes} == {"check"}
 
-        body = {"tasks": [ungraded(number) for number in range(60)]}
+        body = {"tasks": [task(number) for number in range(60)]}
         assert service.http.post("/v1/tasks", json=body).json()["imported"] == 60
         cycle = learn(service)
         assert cycle["state"] == "promoted", cycle["end_reason"]
         assert cycle["receipt"]["rollouts_by_provenance"]["judge"] > 0
         assert "advisory" not in cycle["receipt"]["skipped_rollouts"]
+        assert "The reference, a right result" not in question_texts(teacher)
 
 
-def ungraded(number: int) -> dict[str, Any]:
-    """Make a task without a reference."""
+def task(number: int) -> dict[str, Any]:
+    """Make a task that names the judge; every other one has a reference, which it is not shown."""
     prompt = f"{2 + number % 8} * {20 + number // 8} = ?"
-    return {"prompt": prompt, "grader": "judge", "task_key": SUMS["task"]}
+    given = {"prompt": prompt, "grader": "judge", "task_key": SUMS["task"]}
+    return given | ({"reference": str(product(prompt))} if number % 2 else {})
 
 
 def test_a_judge_that_contradicts_the_checks_stays_an_adviser(engine, teacher, tmp_path) -> None:
@@ -166,7 +167,7 @@ def test_rollouts_that_only_an_adviser_grades_teach_nothing(engine, teacher, tmp
     with serving(
         tmp_path, engine, teacher=of(teacher), graders=GRADERS, learner=ONE_STEP
     ) as service:
-        body = {"tasks": [ungraded(number) for number in range(60)]}
+        body = {"tasks": [task(number) for number in range(60)]}
         service.http.post("/v1/tasks", json=body)
         cycle = learn(service)
         assert cycle["state"] == "no_signal"
@@ -195,5 +196,5 @@ def test_answers_of_known_worth_are_shown_to_a_judge_only_where_it_is_in_use(
 
 def test_where_no_judge_is_set_up_no_task_may_name_one(engine, tmp_path) -> None:
     with serving(tmp_path, engine, graders={"judge": "off"}) as service:
-        response = service.http.post("/v1/tasks", json={"tasks": [ungraded(1)]})
+        response = service.http.post("/v1/tasks", json={"tasks": [task(1)]})
         assert (response.status_code, response.json()["error"]["param"]) == (400, "grader")
