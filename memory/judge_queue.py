@@ -70,7 +70,7 @@ class JudgeQueue:
 
 
 def wish(db: Transaction, episode_id: str, call_id: str | None) -> None:
-    """Let an answer wait for a judge, unless one has judged it; inside a write.
+    """Let an answer wait for a judge, unless one has judged it, or it went; inside a write.
 
     Args:
         db: the connection inside the write.
@@ -82,7 +82,8 @@ def wish(db: Transaction, episode_id: str, call_id: str | None) -> None:
         return
     db.execute(
         """INSERT INTO judge_queue (episode_id, call_id, num_tries, due_at)
-            SELECT ?1, ?2, 0, ?3 WHERE NOT EXISTS (
+            SELECT ?1, ?2, 0, ?3 WHERE EXISTS (SELECT 1 FROM episodes WHERE id = ?1)
+            AND NOT EXISTS (
                 SELECT 1 FROM grades WHERE episode_id = ?1 AND kind = 'judge'
                 AND superseded_at IS NULL AND json_extract(evidence, '$.call_id') = ?2)
             ON CONFLICT (episode_id) DO UPDATE SET call_id = ?2, num_tries = 0, due_at = ?3

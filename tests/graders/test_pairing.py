@@ -9,6 +9,7 @@ from graders.judging import JudgeConfig
 from graders.pairing import Pairing
 from graders.trust import JudgeTrust
 from memory.judge_queue import JudgeQueue
+from memory.retention import delete_episodes
 from memory.store import Store
 from memory.types import EpisodeSource, GradeKind
 from tests.graders.judged import SKILL, ScriptedJudge, checked, found_skill, judged, record
@@ -121,3 +122,14 @@ async def test_a_judge_that_has_enough_is_asked_no_more(store, trust) -> None:
     part = pairing(store, trust, judge_of=lambda _: another)
     assert await part.run() == 3
     assert set(waiting(store)) == set(fresh)
+
+
+async def test_what_goes_while_it_is_chosen_does_not_stop_the_others(store, trust) -> None:
+    stays, goes = [await record(store, number, [checked(1.0)]) for number in (1, 2)]
+
+    def answer_of(episode_id: str) -> str:
+        store.database.write(lambda db: delete_episodes(db, [goes]))
+        return f"call of {episode_id}"
+
+    await pairing(store, trust, answer_of=answer_of).run()
+    assert waiting(store) == {stays: f"call of {stays}"}
