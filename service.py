@@ -44,11 +44,14 @@ from graders.allowance import Allowance
 from graders.chat_model import ChatModel, EngineModel
 from graders.checks import Check
 from graders.endpoint import EndpointModel
+from graders.judge import JUDGE
 from graders.judging import Judging, wants_judge
+from graders.pairing import RUNS_PER_HOUR, Pairing
 from graders.probing import Prober
 from graders.rubrics import Rubric, given_rubric
 from graders.teacher import Teacher
 from graders.trust import JudgeTrust
+from graders.types import Grader
 from graders.unit_tests import unit_tests
 from learner import adapter_routes, cycle_routes, task_routes
 from learner.coverage import Coverage
@@ -56,13 +59,13 @@ from learner.curriculum import missing
 from learner.cycle import Workshop
 from learner.evaluation import Evaluation
 from learner.fit import Fit
-from learner.intake import Intake
+from learner.intake import Intake, answered_of
 from learner.pointer import Pointer
 from learner.registry import Registry
 from learner.rollouts import Practice
 from learner.runner import CycleRunner
 from learner.training_process import TrainingProcess
-from learner.trees import rows_of_tree
+from learner.trees import main_line, rows_of_tree
 from memory import erase_routes
 from memory import routes as memory_routes
 from memory.embedding_process import EmbeddingProcess
@@ -70,6 +73,7 @@ from memory.eraser import Eraser
 from memory.errors import ConfigError, DenizenError
 from memory.fences import ControlTokens
 from memory.http import answer, answer_errors
+from memory.judge_queue import JudgeQueue
 from memory.privacy import Privacy, redactor_of
 from memory.recall import Recall
 from memory.regrouping import Regrouping
@@ -90,7 +94,7 @@ log = logging.getLogger("denizen")
 RETENTION_INTERVAL_S = 3_600.0
 VECTORS_INTERVAL_S = 300.0
 WAL_INTERVAL_S = 10.0
-TRUST_INTERVAL_S = 60.0
+TRUST_INTERVAL_S = 3_600.0 / RUNS_PER_HOUR
 PROBE_INTERVAL_S = 600.0
 
 
@@ -174,6 +178,7 @@ class Service:
         self.privacy = await asyncio.to_thread(self._privacy, model)
         self.judging = self._judging(digest)
         self.prober = self._prober()
+        self.pairing = self._pairing()
         self.recall = Recall(
             self.store,
             embedder=self._embedder,
@@ -211,8 +216,7 @@ class Service:
             forget=[placement.forget, prompts.forget, lambda _: self.sorter.distrust()],
         )
         self.scheduler.every(RETENTION_INTERVAL_S, "retention", retention.run)
-        trust = partial(self.trust.run, self.intake.wake)
-        self.scheduler.every(TRUST_INTERVAL_S, "trust", trust)
+        self.scheduler.every(TRUST_INTERVAL_S, "trust", self._measure_judges)
         if config.graders.judge != "off":
             self.scheduler.every(PROBE_INTERVAL_S, "probe", self._probe_judges)
         self.scheduler.every(VECTORS_INTERVAL_S, "vectors", self._maintain_vectors)
@@ -343,6 +347,12 @@ class Service:
         """Ask judges about planted answers, in the skills where they have graded something."""
         await self.prober.run(sorted({one.skill_id for one in self.trust.standings()}))
 
+    async def _measure_judges(self) -> None:
+        """Work out who may teach, have outcomes follow, and ask where too little is known."""
+        await self.trust.run(self.intake.wake)
+        if self.settings.graders.judge != "off" and await self.pairing.run():
+            self.judging.wake()
+
     async def _bound_wal(self) -> None:
         await asyncio.to_thread(self.store.database.bound_wal)
         metrics.WAL_BYTES.set(self.store.database.wal_bytes)
@@ -421,6 +431,29 @@ class Service:
             judges_of=lambda skill_id: [self.judging.judge_of(skill_id, has_reference=False)],
         )
 
+    def _pairing(self) -> Pairing:
+        config, store = self.settings.graders, self.store
+
+        def skills_in_use() -> set[int]:
+            if config.judge == "all":
+                return {skill.id for skill in store.skills.all()}
+            asked = {one.skill_id for one in self.trust.standings()}
+            return asked | store.judge_evidence.skills_with_tasks_for(JUDGE)
+
+        def answer_of(episode_id: str) -> str | None:
+            answered = answered_of(main_line(store.episodes.call_texts(episode_id)))
+            return answered[-1].id if answered else None
+
+        return Pairing(
+            evidence=store.judge_evidence,
+            queue=JudgeQueue(store.database),
+            trust=self.trust,
+            judge_of=partial(self.judging.judge_of, has_reference=False),
+            skills_in_use=skills_in_use,
+            answer_of=answer_of,
+            config=config,
+        )
+
     def _own_checks(self) -> list[Check]:
         config = self.settings.graders
         code = unit_tests(allow_without_namespaces=config.run_code_without_namespaces)
@@ -436,10 +469,16 @@ class Service:
             control_tokens=ControlTokens(special_tokens(model)),
         )
 
+    def _grader_of(self, task: TaskSpec) -> Grader:
+        """Return who grades a task that is practised; a judge as it is measured, unaided."""
+        if task.grader == JUDGE and self.settings.graders.judge != "off":
+            return self.judging.judge_of(task.skill_id, has_reference=False)
+        return catalog.find_grader(task.grader)
+
     def _practice(self) -> Practice:
         return Practice(
             sample=Sampler(self.slot),
-            grader_of=catalog.find_grader,
+            grader_of=self._grader_of,
             store=self.store,
             trust=self.trust,
         )
@@ -473,6 +512,7 @@ class Service:
         app = FastAPI(
             title="Denizen", docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False
         )
+        has_judge = self.settings.graders.judge != "off"
         app.include_router(agent_routes.routes(self.gateway, names, self.not_ready))
         app.include_router(review_routes.routes(self.store, self.trust, self.settings.graders))
         app.include_router(
@@ -485,7 +525,11 @@ class Service:
         app.include_router(grader_routes.routes(self.store, self.intake.wake, self.privacy))
         app.include_router(rubric_routes.routes(self.store))
         app.include_router(erase_routes.routes(self.store, self.eraser))
-        app.include_router(task_routes.routes(self.store, self.settings.tasks, self.intake.wake))
+        app.include_router(
+            task_routes.routes(
+                self.store, self.settings.tasks, self.intake.wake, has_judge=has_judge
+            )
+        )
         app.include_router(cycle_routes.routes(self.store, self.runner))
         evaluation = Evaluation(
             store=self.store,

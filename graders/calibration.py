@@ -96,6 +96,7 @@ class Standing:
     missing: tuple[str, ...]  # what keeps it from teaching; empty when it may
     num_pairs: int  # that are decided, now
     num_looked_at: int  # of which the decision was made: the first so many
+    num_undecided: int  # further pairs, of which one side stands exactly in the middle
     num_abstained: int
     agreement: Agreement
     position: PositionBias
@@ -136,6 +137,7 @@ def decide(evidence: Evidence, config: TrustConfig) -> Standing:
         missing=tuple(missing),
         num_pairs=len(decided),
         num_looked_at=num_looked_at,
+        num_undecided=len(evidence.pairs) - len(decided),
         num_abstained=evidence.num_abstained,
         agreement=agreement,
         position=position,

@@ -57,17 +57,14 @@ def find_grader(name: str) -> Check:
     known = {**CHECKS, **_installed}
     if name not in known:
         names = ", ".join(sorted(known))
-        what = (
-            "a task that is tried again needs a check, not a judge"
-            if name == JUDGE
-            else f"unknown grader {name!r}"
+        raise InvalidRequestError(
+            f"unknown grader {name!r}; known graders: {names}", param="grader"
         )
-        raise InvalidRequestError(f"{what}; known graders: {names}", param="grader")
     return known[name]
 
 
 def require_known(name: str, *, has_judge: bool) -> None:
-    """Make sure, before a request is answered, that ``metadata.grader`` names something.
+    """Make sure, before a request is answered or a task kept, that its grader is there.
 
     Raises:
         InvalidRequestError: Unknown grader, or a judge where none is set up.
@@ -79,12 +76,16 @@ def require_known(name: str, *, has_judge: bool) -> None:
 
 
 def require_gradable(name: str, *, reference: str | None, config: Mapping[str, Any]) -> None:
-    """Make sure, before a task is kept, that its grader can grade it.
+    """Make sure, before a task is kept, that its grader can grade it; a judge can grade any.
 
     Raises:
         InvalidRequestError: Unknown grader, its reference or part of its config is missing, or
             they are such that no answer could be scored.
     """
+    if name == JUDGE:
+        if config:
+            raise InvalidRequestError("the judge reads no grader_config", param="grader_config")
+        return
     check = find_grader(name)
     if check.needs_reference and not (reference and reference.strip()):
         raise InvalidRequestError(f"grader {name!r} needs a reference", param="reference")

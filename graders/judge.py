@@ -10,6 +10,7 @@ import hashlib
 import json
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from statistics import median
 from typing import Any
 
@@ -64,7 +65,7 @@ class Judge:
     Args:
         teacher: the model behind it.
         rubric: a skill's own; None: the default one, by the task.
-        has_reference: for the default rubric: whether the answers have a reference.
+        has_reference: whether it is shown the answers' references, which makes it another version.
         config: how often it is asked, and how.
         control_tokens: the literals that the model's tokenizer reads as tokens.
         cache: what was judged before.
@@ -83,7 +84,8 @@ class Judge:
         control_tokens: ControlTokens | None = None,
         cache: GradeCache | None = None,
     ) -> None:
-        self.rubric = rubric or default_rubric(has_reference=has_reference)
+        self.rubric = _seen(rubric, has_reference) or default_rubric(has_reference=has_reference)
+        self._has_reference = has_reference
         self._teacher = teacher
         self._config = config or VotesConfig()
         self._control_tokens = control_tokens or ControlTokens()
@@ -96,6 +98,8 @@ class Judge:
 
     async def grade(self, answer: Answer) -> Grade:
         """Score an answer; without a readable majority that agrees there is no value."""
+        if not self._has_reference:
+            answer = replace(answer, reference=None)
         key = content_key(self.version, self.rubric, answer)
         if (known := self._cache.get(key)) is not None:
             return known
@@ -143,6 +147,13 @@ class Judge:
             unscored_reason=reason,
             evidence=evidence,
         )
+
+
+def _seen(rubric: Rubric | None, has_reference: bool) -> Rubric | None:
+    """Give a skill's rubric another name where a reference stands beside it: an easier task."""
+    if rubric is None or not has_reference:
+        return rubric
+    return replace(rubric, version=f"{rubric.version}+reference")
 
 
 def judge_version(kind: str, rubric: Rubric, config: VotesConfig, model: str) -> str:

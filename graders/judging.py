@@ -10,7 +10,7 @@ import asyncio
 import dataclasses
 import logging
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -30,7 +30,7 @@ from memory.errors import NotFoundError, StoreError
 from memory.fences import ControlTokens
 from memory.judge_queue import JudgeQueue, Waiting
 from memory.store import Store
-from memory.types import Call, Episode, Grade, GradeKind
+from memory.types import Call, Episode, EpisodeSource, Grade, GradeKind
 
 log = logging.getLogger(__name__)
 LOOK_S = 15.0
@@ -51,6 +51,12 @@ class JudgeConfig(VotesConfig):
     """Which episodes a judge looks at: none; those with ``metadata.grader: "judge"``; or also those
     that neither a check nor a person has graded, unless they are kept from learning. What they said
     is sent to ``[teacher]`` as it is recorded.
+
+    To find out how far it can be trusted, a judge is also asked about answers that a check or a
+    person has graded, and is not shown their reference: with "all" in every skill, with "asked"
+    only in skills where an episode or a task has named the judge. The newest come first, a few a
+    minute (half of ``max_calls_per_hour``), until there are four times ``min_pairs`` of them in the
+    skill; none that is kept from learning, so none of a tenant that ``privacy.learn_from`` omits.
     """
     max_parallel: int = Field(default=4, ge=1, le=64)
     """Judgements, and questions to the judge's model, that are under way at once."""
@@ -220,7 +226,7 @@ class Judging:
         store = self._store.episodes
         with suppress(NotFoundError):
             episode, call = store.get(waiting.episode_id), store.call(waiting.call_id)
-            return episode, call
+            return as_shown(episode, store.grades(episode.id)), call
         return None  # it went meanwhile
 
     async def _keep(self, waiting: Waiting, grade: Grade, target: Mapping[str, Any]) -> None:
@@ -270,8 +276,24 @@ def wants_judge(config: JudgeConfig, episode: Episode, grades: list[Grade]) -> b
         episode: the episode.
         grades: what checks and people made of it.
     """
-    if config.judge == "off":
-        return False
-    is_graded = any(grade.value is not None for grade in grades)
-    is_ungraded = config.judge == "all" and episode.learn and not is_graded
+    if config.judge == "off" or episode.source is EpisodeSource.PRACTICE:
+        return False  # practice is graded by its task
+    is_ungraded = config.judge == "all" and episode.learn and not _is_graded(grades)
     return episode.grader == JUDGE or is_ungraded
+
+
+def as_shown(episode: Episode, grades: Sequence[Grade]) -> Episode:
+    """Take the reference from an answer of known worth, unless its caller asked for the judge.
+
+    The judge's agreement is measured there, for answers without a reference: a judge that reads the
+    reference agrees with the check that does, and is another version.
+    """
+    if episode.grader == JUDGE or not _is_graded(grades):
+        return episode
+    return dataclasses.replace(episode, reference=None)
+
+
+def _is_graded(grades: Sequence[Grade]) -> bool:
+    """Say whether a check or a person has given a value."""
+    kinds = (GradeKind.CHECK, GradeKind.PERSON)
+    return any(grade.kind in kinds and grade.value is not None for grade in grades)

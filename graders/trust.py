@@ -18,6 +18,7 @@ from graders.canaries import Canary
 from memory.judge_evidence import Beside, JudgeEvidence, Probe
 
 SWAP = "swap"  # the kind of a probe that holds no planted answer
+SAMPLED_LOOKS = 3
 
 Key = tuple[str, str, int]  # grader, version, skill
 
@@ -80,15 +81,18 @@ class JudgeTrust:
             if one.skill_id in skill_ids
         ]
 
-    def lacks_pairs(self, skill_id: int | None) -> bool:
-        """Whether some judge of a skill is short of its next look: whether to let it judge more.
+    def num_pairs_lacking(self, grader: str, version: str, skill_id: int) -> int:
+        """Return how many more answers of known worth a judge should be asked about in a skill.
 
-        Until the first look pairs are wanted; later they come as people and checks go on grading.
+        Until the third look, which is strict again about what the second let in mildly; of a judge
+        that seldom decides, until it was asked twice as often as that takes.
         """
-        if skill_id is None:
-            return False
-        its = [one for one in self.standings() if one.skill_id == skill_id]
-        return not its or any(one.num_pairs < self._config.min_pairs for one in its)
+        target = self._config.min_pairs << SAMPLED_LOOKS - 1
+        standing = self.standing(grader, version, skill_id)
+        if standing is None:
+            return target
+        num_asked = standing.num_pairs + standing.num_undecided + standing.num_abstained
+        return max(0, min(target - standing.num_pairs, 2 * target - num_asked))
 
 
 def gather(judged: Sequence[Beside], probes: Sequence[Probe]) -> list[Evidence]:

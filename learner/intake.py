@@ -238,7 +238,7 @@ class Intake:
     async def _work_out(self, told: "_Told") -> Digest:
         episode = told.episode
         task = main_line(told.calls)  # a title's or a sub-agent's answer is not the task's
-        answered = [call for call in task if call.status is CallStatus.OK and call.message]
+        answered = answered_of(task)
         if episode.source is EpisodeSource.PRACTICE:  # graded by its task, which knows how
             grades = [grade for grade in told.grades if grade.kind is GradeKind.CHECK]
         else:
@@ -292,6 +292,11 @@ class Intake:
             correction=newest_correction(feedback),
             config=self._config,
         )
+
+
+def answered_of(calls: Sequence[Call]) -> list[Call]:
+    """Return the calls of a task that have a whole answer; the last one's is graded."""
+    return [call for call in calls if call.status is CallStatus.OK and call.message]
 
 
 def _asked(episode: Episode, calls: Sequence[Call]) -> Sequence[str]:

@@ -60,7 +60,7 @@ class Practice:
         self,
         *,
         sample: SampleFn,
-        grader_of: Callable[[str], Grader],
+        grader_of: Callable[[TaskSpec], Grader],
         store: Store,
         trust: Trust | None = None,
         max_in_flight: int = 16,
@@ -82,8 +82,8 @@ class Practice:
     ) -> list[list[Trial]]:
         """Try each task ``num_samples`` times; return the trials of each task, in the tasks' order.
 
-        A task that cannot be tried (the engine refuses its prompt) yields no trials and is logged;
-        it takes no other with it.
+        A task that cannot be tried (the engine refuses its prompt, its grader is not there any
+        more) yields no trials and is logged; it takes no other with it.
 
         Args:
             tasks: what to try.
@@ -101,6 +101,7 @@ class Practice:
         async def one(task: TaskSpec) -> list[Trial]:
             async with gate:
                 try:
+                    grader = self._grader_of(task)
                     calls = await self._sample(
                         adapter=adapter,
                         messages=task.messages,
@@ -112,7 +113,7 @@ class Practice:
                         raise
                     log.warning("task %s cannot be practised: %s", task.id, error)
                     return []
-                return [await self._graded(task, call) for call in calls]
+                return [await self._graded(task, call, grader) for call in calls]
 
         tried = await asyncio.gather(*(one(task) for task in tasks))
         await self._record([trial for trials in tried for trial in trials], cycle_id)
@@ -130,9 +131,9 @@ class Practice:
             for task, trials in zip(tasks, tried, strict=True)
         }
 
-    async def _graded(self, task: TaskSpec, call: Call) -> Trial:
+    async def _graded(self, task: TaskSpec, call: Call, grader: Grader) -> Trial:
         message = call.message or {"role": "assistant", "content": ""}
-        grade = await self._grader_of(task.grader).grade(
+        grade = await grader.grade(
             Answer(
                 messages=task.messages,
                 message=message,

@@ -50,7 +50,7 @@ class TaskBody(BaseModel):
     messages: list[MessageBody] | None = None
     """A conversation whose next answer is practised; the last message is the user's."""
     reference: Annotated[str, Field(coerce_numbers_to_str=True)] | None = None
-    """The right answer."""
+    """The right answer. A judge is not shown it, but planted answers are made of it."""
     grader: str = DEFAULT_GRADER
     """The grader's name."""
     grader_config: dict[str, JsonValue] = Field(default_factory=dict)

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
@@ -15,14 +16,24 @@ from memory.types import Split, TaskSpec
 from memory.wire import read_json
 
 
-def routes(store: Store, config: TasksConfig, on_tasks: Callable[[], None]) -> APIRouter:
-    """Return the routes; ``on_tasks`` is called when new ones wait for a skill."""
+def routes(
+    store: Store, config: TasksConfig, on_tasks: Callable[[], None], *, has_judge: bool
+) -> APIRouter:
+    """Return the routes.
+
+    Args:
+        store: where tasks are kept.
+        config: how they are made.
+        on_tasks: called when new ones wait for a skill.
+        has_judge: whether they may name the judge.
+    """
+    make = partial(task_specs.from_body, config=config, has_judge=has_judge)
     router = APIRouter(prefix="/v1")
 
     @router.post("/tasks")
     async def add_tasks(request: Request) -> Response:
         body = read_json(await request.body())
-        found = await asyncio.to_thread(task_specs.from_body, body, config=config)
+        found = await asyncio.to_thread(make, body)
         num_new = await asyncio.to_thread(store.tasks.add, found)
         on_tasks()
         return answer(import_report(found, num_new))

@@ -10,7 +10,8 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from graders import reasoning
-from graders.catalog import DEFAULT_GRADER, require_gradable
+from graders.catalog import DEFAULT_GRADER, require_gradable, require_known
+from graders.judge import JUDGE
 from learner.task_bodies import GeneratedTasksBody, GivenTasksBody, TaskBody
 from memory.errors import InvalidRequestError
 from memory.types import (
@@ -45,10 +46,15 @@ class TasksConfig(BaseModel):
     answers of reasoning-gym fit, and a rambling one ends early (prototype run on two cores)."""
 
 
-def from_body(body: Mapping[str, Any], *, config: TasksConfig) -> list[TaskSpec]:
+def from_body(body: Mapping[str, Any], *, config: TasksConfig, has_judge: bool) -> list[TaskSpec]:
     """Make the tasks that the body of ``POST /v1/tasks`` gives or asks to generate.
 
     Generating takes seconds; call it off the event loop.
+
+    Args:
+        body: The body.
+        config: How task specs are made.
+        has_judge: Whether tasks may name the judge.
 
     Raises:
         InvalidRequestError: The first fault, with ``param``.
@@ -56,7 +62,7 @@ def from_body(body: Mapping[str, Any], *, config: TasksConfig) -> list[TaskSpec]
     if "from" not in body:
         given = parse_body(GivenTasksBody, body)
         return [
-            _given_task(task, "api", config, where=f"tasks.{number}: ")
+            _given_task(task, "api", config, has_judge=has_judge, where=f"tasks.{number}: ")
             for number, task in enumerate(given.tasks)
         ]
     asked = parse_body(GeneratedTasksBody, body)
@@ -116,11 +122,12 @@ def from_episode(
 
     Returns:
         None when it cannot be tried again as it was, or not graded: practice, learning off, more
-        than one turn, tools, anything but text, no right answer, or a grader that needs more.
+        than one turn, tools, anything but text, no right answer, a judge as its grader, or one that
+            needs more.
     """
     reference = episode.reference if correction is None else correction
     grader = episode.grader or DEFAULT_GRADER
-    if episode.source is EpisodeSource.PRACTICE or not episode.learn:
+    if episode.source is EpisodeSource.PRACTICE or not episode.learn or grader == JUDGE:
         return None
     if not _is_single_turn_text(request):
         return None
@@ -142,8 +149,11 @@ def from_episode(
     )
 
 
-def _given_task(body: TaskBody, origin: str, config: TasksConfig, *, where: str) -> TaskSpec:
+def _given_task(
+    body: TaskBody, origin: str, config: TasksConfig, *, has_judge: bool, where: str
+) -> TaskSpec:
     try:
+        require_known(body.grader, has_judge=has_judge)
         require_gradable(body.grader, reference=body.reference, config=body.grader_config)
     except InvalidRequestError as error:
         raise InvalidRequestError(f"{where}{error.message}", param=error.param) from error

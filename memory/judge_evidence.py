@@ -13,7 +13,8 @@ from memory.database import Database, Transaction
 from memory.tenants import EVERYTHING, Sight
 from memory.types import Grade, GradeKind
 
-# The length is that of the newest complete answer, which is the one that is graded.
+# The length is that of the newest complete answer, which is the one that is graded. That a judge
+# could not be reached says nothing of it.
 _BESIDE = """
     SELECT j.grader, j.version, e.skill_id, e.id AS episode_id, j.value AS judged,
         (SELECT json_group_array(json_object('kind', g.kind, 'value', g.value, 'at', g.created_at))
@@ -24,6 +25,7 @@ _BESIDE = """
             AND status = 'ok' AND message IS NOT NULL ORDER BY rowid DESC LIMIT 1) AS length
     FROM grades j JOIN episodes e ON e.id = j.episode_id
     WHERE j.kind = 'judge' AND j.superseded_at IS NULL AND e.skill_id IS NOT NULL
+        AND (j.value IS NOT NULL OR NOT COALESCE(json_extract(j.evidence, '$.may_pass'), 0))
 """
 
 
@@ -129,6 +131,25 @@ class JudgeEvidence:
                 OR (outcome_provenance = 'judge' AND NOT {may_teach}))"""
         values = [part for one in trusted for part in one] * 2
         return await self._db.write_async(lambda db: max(0, db.execute(sql, values).rowcount))
+
+    def graded_unjudged(self, skill_id: int, limit: int) -> list[str]:
+        """Return a skill's newest episodes that a check or a person has graded and no judge has.
+
+        Without practice, what is kept from learning, and what waits for a judge.
+        """
+        sql = """SELECT id FROM episodes e WHERE skill_id = ? AND source != 'practice' AND learn
+            AND EXISTS (SELECT 1 FROM grades WHERE episode_id = e.id AND superseded_at IS NULL
+                AND kind IN ('check', 'person') AND value IS NOT NULL)
+            AND NOT EXISTS (SELECT 1 FROM grades WHERE episode_id = e.id
+                AND superseded_at IS NULL AND kind = 'judge')
+            AND NOT EXISTS (SELECT 1 FROM judge_queue WHERE episode_id = e.id)
+            ORDER BY id DESC LIMIT ?"""
+        return [str(row["id"]) for row in self._db.read(sql, (skill_id, limit))]
+
+    def skills_with_tasks_for(self, grader: str) -> set[int]:
+        """Return the skills that have a task which names this grader."""
+        sql = "SELECT DISTINCT skill_id FROM tasks WHERE grader = ? AND skill_id IS NOT NULL"
+        return {int(row["skill_id"]) for row in self._db.read(sql, (grader,))}
 
     def unlabelled(self, limit: int, sight: Sight = EVERYTHING) -> list[dict[str, Any]]:
         """Return the newest episodes that a judge graded and no person has, with their grades."""

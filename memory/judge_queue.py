@@ -1,5 +1,6 @@
 """Which answers wait for a judge, so that a restart forgets none."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -50,9 +51,26 @@ class JudgeQueue:
         """Return how many wait, those whose time has not come included."""
         return int(self._db.read("SELECT COUNT(*) AS n FROM judge_queue")[0]["n"])
 
+    def num_graded_waiting(self) -> int:
+        """Return how many wait whose answer a check or a person has graded already."""
+        sql = """SELECT COUNT(*) AS n FROM judge_queue q WHERE EXISTS (
+            SELECT 1 FROM grades g WHERE g.episode_id = q.episode_id AND superseded_at IS NULL
+            AND kind IN ('check', 'person') AND value IS NOT NULL)"""
+        return int(self._db.read(sql)[0]["n"])
+
+    async def add(self, wanted: Sequence[tuple[str, str]]) -> None:
+        """Let answers wait, each an episode and a call; see ``wish``."""
+
+        def write(db: Transaction) -> None:
+            for episode_id, call_id in wanted:
+                wish(db, episode_id, call_id)
+
+        if wanted:
+            await self._db.write_async(write)
+
 
 def wish(db: Transaction, episode_id: str, call_id: str | None) -> None:
-    """Let an answer wait for a judge, unless one has judged it; inside a write.
+    """Let an answer wait for a judge, unless one has judged it, or it went; inside a write.
 
     Args:
         db: the connection inside the write.
@@ -64,7 +82,8 @@ def wish(db: Transaction, episode_id: str, call_id: str | None) -> None:
         return
     db.execute(
         """INSERT INTO judge_queue (episode_id, call_id, num_tries, due_at)
-            SELECT ?1, ?2, 0, ?3 WHERE NOT EXISTS (
+            SELECT ?1, ?2, 0, ?3 WHERE EXISTS (SELECT 1 FROM episodes WHERE id = ?1)
+            AND NOT EXISTS (
                 SELECT 1 FROM grades WHERE episode_id = ?1 AND kind = 'judge'
                 AND superseded_at IS NULL AND json_extract(evidence, '$.call_id') = ?2)
             ON CONFLICT (episode_id) DO UPDATE SET call_id = ?2, num_tries = 0, due_at = ?3

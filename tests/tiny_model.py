@@ -6,15 +6,17 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 VOCAB_SIZE = 512
+HIDDEN_SIZE = 32
+NUM_LAYERS = 2
 
 
 def save_tiny_model(folder: Path, *, seed: int = 0) -> Path:
     """Write two layers of 32 units over 512 tokens, float32, no tokenizer; return the folder."""
     config = LlamaConfig(
         vocab_size=VOCAB_SIZE,
-        hidden_size=32,
+        hidden_size=HIDDEN_SIZE,
         intermediate_size=64,
-        num_hidden_layers=2,
+        num_hidden_layers=NUM_LAYERS,
         num_attention_heads=4,
         num_key_value_heads=2,
         max_position_embeddings=2048,

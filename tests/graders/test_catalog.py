@@ -23,8 +23,8 @@ def test_unknown_grader_is_refused_with_the_known_ones() -> None:
     assert e.value.param == "grader"
 
 
-def test_a_task_that_is_tried_again_cannot_name_the_judge() -> None:
-    with pytest.raises(InvalidRequestError, match="needs a check, not a judge"):
+def test_the_judge_is_no_check() -> None:
+    with pytest.raises(InvalidRequestError, match="unknown grader 'judge'"):
         find_grader("judge")
 
 
@@ -65,3 +65,4 @@ def test_task_without_what_its_grader_reads_is_refused(
 def test_task_with_what_its_grader_reads_passes() -> None:
     require_gradable("exact", reference="12", config={})
     require_gradable("regex", reference=None, config={"pattern": "x"})
+    require_gradable("judge", reference=None, config={})

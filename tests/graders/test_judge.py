@@ -1,6 +1,7 @@
 """One answer, several votes."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -166,7 +167,8 @@ async def test_rubric_reference_and_tool_calls_reach_the_judge() -> None:
         reference="13 is right",
     )
     teacher = said(7)
-    await Judge(teacher, rubric=Rubric(version="r", text="Count the tool calls.")).grade(answer)
+    rubric = Rubric(version="r", text="Count the tool calls.")
+    await Judge(teacher, rubric=rubric, has_reference=True).grade(answer)
     instruction, data = (message["content"] for message in teacher.requests[0].messages)
     assert "Count the tool calls." in instruction
     assert "13 is right" in data and json.dumps(call, ensure_ascii=False) in data
@@ -184,3 +186,19 @@ async def test_the_judge_is_told_that_length_is_no_merit() -> None:
     teacher = said(7)
     await judged(teacher, votes=1)
     assert "Length is not quality" in teacher.requests[0].messages[0]["content"]
+
+
+@pytest.mark.parametrize("rubric", [None, Rubric(version="skill2.1", text="Be strict.")])
+def test_a_judge_that_is_shown_a_reference_is_another_version(rubric) -> None:
+    with_it, without = (
+        Judge(said(7), rubric=rubric, has_reference=has_reference).version
+        for has_reference in (True, False)
+    )
+    assert with_it != without
+
+
+async def test_a_judge_without_reference_is_shown_none() -> None:
+    teacher = said(7)
+    grade = await Judge(teacher).grade(replace(ANSWER, reference="13 is right"))
+    assert grade.value == 0.7
+    assert "13 is right" not in json.dumps([request.messages for request in teacher.requests])

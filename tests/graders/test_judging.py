@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from graders.chat_model import OverloadedTeacherError
-from graders.judging import JudgeConfig, Judging, Pace, wants_judge
+from graders.judging import JudgeConfig, Judging, Pace, as_shown, wants_judge
 from graders.teacher import Teacher
 from memory import judge_queue
 from memory.fences import ControlTokens
 from memory.store import Store
-from memory.types import Grade, GradeKind
+from memory.types import EpisodeSource, Grade, GradeKind
 from tests import records
 from tests.graders.judges import FakeTeacher, in_turn, scoring
 
@@ -153,3 +153,25 @@ def check(value: float | None) -> Grade:
 def test_who_is_judged_follows_from_the_setting(mode, grader, learn, graded, wanted) -> None:
     episode = records.episode(grader=grader, learn=learn)
     assert wants_judge(JudgeConfig(judge=mode), episode, graded) is wanted
+
+
+def test_what_was_practised_is_judged_by_nobody_else() -> None:
+    practised = records.episode(grader="judge", source=EpisodeSource.PRACTICE)
+    assert not wants_judge(JudgeConfig(judge="all"), practised, [])
+
+
+@pytest.mark.parametrize(
+    ("grader", "graded", "shown"),
+    [
+        (None, [check(1.0)], None),
+        ("exact", [check(0.0)], None),
+        (None, [check(None)], "12"),
+        (None, [], "12"),
+        ("judge", [Grade(kind=GradeKind.PERSON, grader="ada", version="1", value=1.0)], "12"),
+    ],
+)
+def test_a_judge_is_not_shown_what_the_check_saw_that_it_is_measured_by(
+    grader, graded, shown
+) -> None:
+    episode = records.episode(grader=grader, reference="12")
+    assert as_shown(episode, graded).reference == shown

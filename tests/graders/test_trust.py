@@ -67,9 +67,35 @@ async def test_an_answer_that_only_the_judge_graded_makes_no_pair_but_a_standing
     trust.refresh()
     [standing] = trust.standings()
     assert standing.num_pairs == 0
-    assert trust.lacks_pairs(SKILL)
-    assert trust.lacks_pairs(SKILL + 1)
-    assert not trust.lacks_pairs(None)
+
+
+async def test_a_judge_lacks_pairs_until_its_third_look(store, trust):
+    assert trust.num_pairs_lacking("judge", "1", SKILL) == 120
+    await agree(store, 30)
+    trust.refresh()
+    assert trust.num_pairs_lacking("judge", "1", SKILL) == 90
+    assert trust.num_pairs_lacking("judge", "2", SKILL) == 120  # another version begins anew
+    await agree(store, 95, start=30)
+    trust.refresh()
+    assert trust.num_pairs_lacking("judge", "1", SKILL) == 0
+
+
+async def test_a_judge_that_never_decides_is_not_asked_for_ever(store, trust):
+    for number, value in enumerate([None, 0.5] * 100):
+        await record(store, number, [checked(1.0), judged(value)])
+    trust.refresh()
+    assert trust.standings()[0].num_undecided == 100
+    assert trust.num_pairs_lacking("judge", "1", SKILL) == 40
+    for number in range(200, 240):
+        await record(store, number, [checked(1.0), judged(None)])
+    trust.refresh()
+    assert trust.num_pairs_lacking("judge", "1", SKILL) == 0
+
+
+async def test_that_a_judge_could_not_be_reached_says_nothing_of_it(store, trust):
+    await record(store, 1, [checked(1.0), judged(None, evidence={"may_pass": True})])
+    trust.refresh()
+    assert trust.standings() == []
 
 
 async def test_erased_answers_take_their_pairs_along(store, trust):

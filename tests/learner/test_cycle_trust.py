@@ -18,7 +18,7 @@ from learner.gate import GateConfig
 from learner.registry import Registry
 from learner.rollouts import Practice
 from memory.task_store import add_task
-from memory.types import Call, CycleState, Message, Split, message_text
+from memory.types import Call, CycleState, Message, Split, TaskSpec, message_text
 from tests import records
 from tests.graders.judged import SKILL as TRUSTED
 from tests.graders.judged import ScriptedJudge, checked, found_skill, judged, record
@@ -137,8 +137,8 @@ def cycle_of(store, trust: JudgeTrust, training: FakeTraining, tmp_path, skills)
     store.database.write(write)
     judge = ScriptedJudge(lambda text, question: float(text == question.split()[0]))
 
-    def grader_of(name: str) -> Grader:
-        return judge if name == "judge" else find_grader(name)
+    def grader_of(task: TaskSpec) -> Grader:
+        return judge if task.grader == "judge" else find_grader(task.grader)
 
     shop = Workshop(
         store=store,

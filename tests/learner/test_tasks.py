@@ -12,7 +12,7 @@ ASKED = [{"role": "user", "content": "3 * 4 = ?"}]
 
 
 def given(**task: Any) -> TaskSpec:
-    return from_body({"tasks": [task]}, config=CONFIG)[0]
+    return from_body({"tasks": [task]}, config=CONFIG, has_judge=True)[0]
 
 
 def test_prompt_becomes_one_user_message_graded_by_contains() -> None:
@@ -67,7 +67,11 @@ def test_practised_answer_has_room_for_the_reference(length: int, max_tokens: in
         ({"prompt": "a", "reference": ["b"]}, "tasks.0.reference", "string"),
         ({"prompt": "a"}, "reference", "tasks.0: grader 'contains' needs a reference"),
         ({"prompt": "a", "grader": "fuzzy"}, "grader", "tasks.0: unknown grader 'fuzzy'"),
-        ({"prompt": "a", "grader": "judge"}, "grader", "needs a check"),
+        (
+            {"prompt": "a", "grader": "judge", "grader_config": {"x": 1}},
+            "grader_config",
+            "the judge reads no grader_config",
+        ),
         ({"prompt": "a", "grader": "regex"}, "grader_config.pattern", "needs grader_config"),
         (
             {"prompt": "a", "reference": "b", "sampling": {"max_tokens": 0}},
@@ -102,14 +106,14 @@ def test_bad_task_is_refused_with_what_is_wrong(
 )
 def test_bad_body_is_refused_with_the_key_at_fault(body: dict[str, Any], param: str) -> None:
     with pytest.raises(InvalidRequestError) as caught:
-        from_body(body, config=CONFIG)
+        from_body(body, config=CONFIG, has_judge=True)
     assert caught.value.param == param
 
 
 def test_body_that_asks_for_a_generator_gives_its_tasks() -> None:
     settings = {"min_digits": "1", "max_digits": 1}
     body = {"from": "reasoning-gym:products", "n": 20, "seed": 1, "set": settings}
-    tasks = from_body(body, config=CONFIG)
+    tasks = from_body(body, config=CONFIG, has_judge=True)
     assert len({task.id for task in tasks}) == 20
     assert {task.origin for task in tasks} == {"reasoning-gym:products"}
     assert {task.grader for task in tasks} == {"reasoning_gym"}
@@ -140,7 +144,7 @@ def test_family_without_a_single_right_answer_has_no_reference() -> None:
 @pytest.mark.parametrize(("share", "low", "high"), [(0.25, 0.2, 0.3), (0.5, 0.44, 0.56)])
 def test_share_of_held_out_tasks_is_as_set(share: float, low: float, high: float) -> None:
     given = [{"prompt": f"{n} + 1 = ?", "reference": str(n + 1)} for n in range(1_000)]
-    tasks = from_body({"tasks": given}, config=TasksConfig(heldout_share=share))
+    tasks = from_body({"tasks": given}, config=TasksConfig(heldout_share=share), has_judge=True)
     assert low < sum(task.split is Split.HELDOUT for task in tasks) / 1_000 < high
 
 

@@ -17,7 +17,7 @@ def test_the_packaged_model_writes_verdicts_that_can_be_read(real_service: Servi
         shown = http.get(f"/v1/episodes/{episode_id}").json()
         return [grade for grade in shown["grades"] if grade["kind"] == "judge"]
 
-    wait_until(lambda: bool(grades()), 120)
+    wait_until(lambda: bool(grades()), 300)
     [grade] = grades()
     scores = [one for one in grade["evidence"]["scores"] if one is not None]
     assert len(scores) >= 2, grade["evidence"]

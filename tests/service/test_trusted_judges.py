@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+import service as service_module
 from graders.outcome import merge
 from memory.episode_store import set_grades
 from memory.types import Grade, GradeKind
@@ -17,7 +18,8 @@ CONFIG = {"graders": {"min_canaries": 0}}
 
 
 @pytest.fixture
-def service(engine, tmp_path):
+def service(engine, tmp_path, monkeypatch):
+    monkeypatch.setattr(service_module, "TRUST_INTERVAL_S", 3_600.0)  # see ``look_again``
     with ServiceThread(tmp_path, engine.url, CONFIG) as service:
         yield service
 
