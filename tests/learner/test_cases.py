@@ -267,8 +267,10 @@ def test_p43_a_run_killed_anywhere_ends_with_the_same_bytes() -> None:
     found = json.loads(ended.stdout)
     assert found["num_kills"] == 6
     assert found["num_hit"] > 0, "every run ended before it was killed"
-    assert found["num_same_bytes"] == 6
+    assert found["num_resumed"] > 0, "every run was killed before its first step"
+    assert found["num_same_bytes"] == 6, ended.stderr
     assert found["num_half_written"] == 0
+    assert found["num_adapters"] == 2 * 3, "three of four steps make an adapter of two files"
 
 
 def test_p44_a_candidate_that_wins_the_new_task_and_loses_the_old_one_stays_out() -> None:
