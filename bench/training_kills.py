@@ -2,15 +2,17 @@
 
 ``python -m bench.training_kills --kills 100`` makes a tiny random model, trains four steps without
 a disturbance, then does the same with SIGKILL at a random instant of a run and one more run that
-goes on from what is there. An instant is counted from a random step of the run itself, so that a
-busy machine moves no kill to where there is nothing to lose. Prints one JSON object: how many kills
-hit a run that was not finished, how many of them one that had steps to go on from, how many left an
-adapter folder that is not whole, how many ended with the undisturbed run's bytes.
+goes on from what is there. An instant is counted from a step of the run itself, each step in turn,
+and is drawn again when the run had ended by then: a busy machine moves no kill to where there is
+nothing to lose. Prints one JSON object: how many kills hit a run that had steps to go on from, how
+many left an adapter folder that is not whole, how many ended with the undisturbed run's bytes, and
+how many came too late and were drawn again.
 """
 
 import argparse
 import json
 import random
+import shutil
 import sys
 import tempfile
 import time
@@ -32,6 +34,9 @@ from tests.tiny_model import save_tiny_model
 
 CONFIG = TrainerConfig(rank=4, alpha=8, num_threads=1)
 NUM_STEPS = 4
+LOADED, STEP = "loaded", "a step is done"
+"""What a run says."""
+
 WITHOUT_SIGNAL = 1
 """The index of a step that makes no adapter, for a resumed run to step over."""
 
@@ -51,21 +56,24 @@ def _kill(folder: Path, num_kills: int, rng: random.Random) -> dict[str, int | f
     model, rows = folder / "model", _row_files(folder)
     forked(lambda: _save(model))  # progress bars leave a thread behind
     began = time.perf_counter()
-    num_lines = forked(partial(_run, model, folder / "whole", rows)).count(b"\n")
+    said = forked(partial(_run, model, folder / "whole", rows)).decode()
     seconds = time.perf_counter() - began
-    longest_s = seconds / num_lines  # about as long as a step takes
+    if said.splitlines() != [LOADED, *[STEP] * NUM_STEPS]:
+        raise RuntimeError(f"the undisturbed run failed: {said}")
     expected = _bytes_of(folder / "whole")
-    counts = dict.fromkeys(("num_hit", "num_resumed", "num_half_written", "num_same_bytes"), 0)
+    counts = dict.fromkeys(("num_late", "num_resumed", "num_half_written", "num_same_bytes"), 0)
     for number in range(num_kills):
         run = folder / f"run-{number}"
         work = partial(_run, model, run, rows)
-        wait_s = rng.uniform(0, longest_s)
-        forked(work, wait_s, kill_after_lines=rng.randrange(num_lines))
-        is_hit = _bytes_of(run) != expected
-        if not is_hit:  # the machine is less busy now
-            longest_s = wait_s
-        counts["num_hit"] += is_hit
-        counts["num_resumed"] += is_hit and bool(_steps_of(run))
+        kill_after_lines = number % (1 + NUM_STEPS)
+        longest_s = seconds / (1 + NUM_STEPS)  # about what a step takes
+        forked(work, rng.uniform(0, longest_s), kill_after_lines=kill_after_lines)
+        while _bytes_of(run) == expected:
+            counts["num_late"] += 1
+            shutil.rmtree(run)
+            longest_s /= 2  # the machine is less busy now than it was when this was measured
+            forked(work, rng.uniform(0, longest_s), kill_after_lines=kill_after_lines)
+        counts["num_resumed"] += bool(_steps_of(run))
         counts["num_half_written"] += not all(_is_whole(step) for step in _steps_of(run))
         said = forked(work).decode()
         found = _bytes_of(run)
@@ -76,7 +84,7 @@ def _kill(folder: Path, num_kills: int, rng: random.Random) -> dict[str, int | f
     return {
         "num_kills": num_kills,
         **counts,
-        "num_adapters": len(expected),
+        "num_adapters": len(_steps_of(folder / "whole")),
         "seconds_of_a_run": round(seconds, 2),
     }
 
@@ -96,10 +104,10 @@ def _run(model: Path, run: Path, rows: list[Path]) -> None:
     worker._configure_torch(CONFIG)
     requests, resume_from = worker._rest_of(run, rows)
     trainer = Trainer(model, CONFIG, resume_from=resume_from)
-    say("loaded")
+    say(LOADED)
     for line in requests:
         reply = worker.answer_request(trainer, line)
-        say("a step" if reply["ok"] or reply["kind"] == "no_signal" else str(reply))
+        say(STEP if reply["ok"] or reply["kind"] == "no_signal" else str(reply))
 
 
 def _row_files(folder: Path) -> list[Path]:
