@@ -8,10 +8,16 @@ import signal
 import time
 import traceback
 from collections.abc import Callable
+from itertools import islice
 
 
-def forked(work: Callable[[], None], kill_after_s: float | None = None) -> bytes:
-    """Run work in a child that says things through its standard output; return what it said."""
+def forked(
+    work: Callable[[], None], kill_after_s: float | None = None, *, kill_after_lines: int = 0
+) -> bytes:
+    """Run work in a child that says things through its standard output; return what it said.
+
+    With ``kill_after_s`` the child is killed that many seconds after it said ``kill_after_lines``.
+    """
     reader, writer = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -23,11 +29,12 @@ def forked(work: Callable[[], None], kill_after_s: float | None = None) -> bytes
         finally:
             os._exit(0)
     os.close(writer)
-    if kill_after_s is not None:
-        time.sleep(kill_after_s)
-        os.kill(pid, signal.SIGKILL)
     with os.fdopen(reader, "rb") as pipe:
-        said = pipe.read()
+        said = b"".join(islice(pipe, kill_after_lines))
+        if kill_after_s is not None:
+            time.sleep(kill_after_s)
+            os.kill(pid, signal.SIGKILL)
+        said += pipe.read()
     os.waitpid(pid, 0)
     return said
 

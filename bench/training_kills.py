@@ -2,13 +2,17 @@
 
 ``python -m bench.training_kills --kills 100`` makes a tiny random model, trains four steps without
 a disturbance, then does the same with SIGKILL at a random instant of a run and one more run that
-goes on from what is there. Prints one JSON object: how many kills hit a run that was not finished,
-how many left an adapter folder that is not whole, how many ended with the undisturbed run's bytes.
+goes on from what is there. An instant is counted from a step of the run itself, each step in turn,
+and is drawn again when the run had ended by then: a busy machine moves no kill to where there is
+nothing to lose. Prints one JSON object: how many kills hit a run that had steps to go on from, how
+many left an adapter folder that is not whole, how many ended with the undisturbed run's bytes, and
+how many came too late and were drawn again.
 """
 
 import argparse
 import json
 import random
+import shutil
 import sys
 import tempfile
 import time
@@ -17,7 +21,7 @@ from pathlib import Path
 
 import torch
 
-from bench.child import forked
+from bench.child import forked, say
 from learner import worker
 from learner.adapter_format import CONFIG_NAME
 from learner.adapter_weights import WEIGHTS_NAME, read_layers
@@ -30,8 +34,8 @@ from tests.tiny_model import save_tiny_model
 
 CONFIG = TrainerConfig(rank=4, alpha=8, num_threads=1)
 NUM_STEPS = 4
-LATEST = 0.8
-"""The last instant of a kill, as a share of the time that the undisturbed run took."""
+LOADED, STEP = "loaded", "a step is done"
+"""What a run says."""
 
 WITHOUT_SIGNAL = 1
 """The index of a step that makes no adapter, for a resumed run to step over."""
@@ -44,40 +48,66 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     torch.set_num_threads(1)  # a fork has one thread, and so must its parent
-    torch.use_deterministic_algorithms(True)
     with tempfile.TemporaryDirectory(prefix="denizen-bench-") as folder:
         print(json.dumps(_kill(Path(folder), options.kills, random.Random(options.seed))))
 
 
 def _kill(folder: Path, num_kills: int, rng: random.Random) -> dict[str, int | float]:
-    model, rows = save_tiny_model(folder / "model"), _row_files(folder)
+    model, rows = folder / "model", _row_files(folder)
+    forked(lambda: _save(model))  # progress bars leave a thread behind
     began = time.perf_counter()
-    forked(partial(_run, model, folder / "whole", rows))
+    said = forked(partial(_run, model, folder / "whole", rows)).decode()
     seconds = time.perf_counter() - began
+    if said.splitlines() != [LOADED, *[STEP] * NUM_STEPS]:
+        raise RuntimeError(f"the undisturbed run failed: {said}")
     expected = _bytes_of(folder / "whole")
-    found = {"num_kills": num_kills, "num_hit": 0, "num_half_written": 0, "num_same_bytes": 0}
+    counts = dict.fromkeys(("num_late", "num_resumed", "num_half_written", "num_same_bytes"), 0)
     for number in range(num_kills):
         run = folder / f"run-{number}"
         work = partial(_run, model, run, rows)
-        forked(work, kill_after_s=rng.uniform(0, LATEST * seconds))
-        found["num_hit"] += _bytes_of(run) != expected
-        found["num_half_written"] += not all(_is_whole(step) for step in _steps_of(run))
+        kill_after_lines = number % (1 + NUM_STEPS)
+        longest_s = seconds / (1 + NUM_STEPS)  # about what a step takes
+        forked(work, rng.uniform(0, longest_s), kill_after_lines=kill_after_lines)
+        while _bytes_of(run) == expected:
+            counts["num_late"] += 1
+            shutil.rmtree(run)
+            longest_s /= 2  # the machine is less busy now than it was when this was measured
+            forked(work, rng.uniform(0, longest_s), kill_after_lines=kill_after_lines)
+        counts["num_resumed"] += bool(_steps_of(run))
+        counts["num_half_written"] += not all(_is_whole(step) for step in _steps_of(run))
         said = forked(work).decode()
-        found["num_same_bytes"] += _bytes_of(run) == expected
-        if said or _bytes_of(run) != expected:
-            names = {name for name, data in expected.items() if _bytes_of(run).get(name) != data}
-            print(f"run {number}: {sorted(names)} differ; it said {said!r}", file=sys.stderr)
-    return {**found, "num_adapters": len(expected), "seconds_of_a_run": round(seconds, 2)}
+        found = _bytes_of(run)
+        counts["num_same_bytes"] += found == expected
+        if found != expected:
+            names = sorted(name for name, data in expected.items() if found.get(name) != data)
+            print(f"run {number}: {names} differ; it said {said!r}", file=sys.stderr)
+    return {
+        "num_kills": num_kills,
+        **counts,
+        "num_adapters": len(_steps_of(folder / "whole")),
+        "seconds_of_a_run": round(seconds, 2),
+    }
+
+
+def _save(model: Path) -> None:
+    torch.set_num_threads(1)
+    save_tiny_model(model)
 
 
 def _run(model: Path, run: Path, rows: list[Path]) -> None:
-    """Do what ``python -m learner.worker --rows … --run DIR`` does, without loading torch anew."""
+    """Do what ``python -m learner.worker --rows … --run DIR`` does, without loading torch anew.
+
+    Says a line when the model is loaded, and one after each step.
+    """
+    # Torch renews its thread pool when it is first asked for it after a fork. Two threads that ask
+    # at once, as transformers' loader has them, fail with "Invalid thread pool!".
+    worker._configure_torch(CONFIG)
     requests, resume_from = worker._rest_of(run, rows)
     trainer = Trainer(model, CONFIG, resume_from=resume_from)
+    say(LOADED)
     for line in requests:
         reply = worker.answer_request(trainer, line)
-        if not reply["ok"] and reply["kind"] != "no_signal":
-            print(reply, file=sys.stderr)
+        say(STEP if reply["ok"] or reply["kind"] == "no_signal" else str(reply))
 
 
 def _row_files(folder: Path) -> list[Path]:

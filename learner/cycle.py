@@ -2,6 +2,10 @@
 
 The sequence only: practice, training, versions, the gate and the pointer each have a module of
 their own. Whatever fails in here leaves the live version untouched and a row that says why.
+
+A cycle whose service stopped is not taken up again, although the training process could go on from
+a step: its rows are people's words, which an erasure would have to find until then, and what it
+had sampled and scored is known to nothing but the process that died. The next one starts afresh.
 """
 
 import asyncio
@@ -25,6 +29,7 @@ from learner.registry import Registry
 from learner.rollouts import Practice, Trial, group_of, mean_reward
 from learner.rows import RowBatch, rows_of, write_rows
 from learner.training_process import TrainingProcess
+from memory.cycle_store import WHY_INTERRUPTED
 from memory.errors import ConflictError
 from memory.store import Store
 from memory.types import (
@@ -98,7 +103,7 @@ class LearningCycle:
         except NoSignalError as error:
             state, reason = CycleState.NO_SIGNAL, error.message
         except asyncio.CancelledError:
-            self._end(CycleState.INTERRUPTED, "the service stopped while the cycle ran")
+            self._end(CycleState.INTERRUPTED, WHY_INTERRUPTED)
             raise
         except Exception as error:  # a failed cycle is a row, not an outage
             log.exception("cycle %s failed", self.cycle.id)

@@ -8,6 +8,12 @@ from memory.database import Database, Transaction
 from memory.errors import NotFoundError
 from memory.types import Cycle, CycleState, CycleStep, utc_now
 
+WHY_INTERRUPTED = (
+    "the service stopped while the cycle ran; its steps are dropped, and the signal that it "
+    "started from counts for the next cycle"
+)
+"""Reason of a cycle that ended with the service."""
+
 CYCLE_ROWS = """SELECT *, (SELECT json_group_array(skill_id) FROM cycle_skills
     WHERE cycle_id = cycles.id) AS skill_ids FROM cycles"""
 
@@ -61,8 +67,7 @@ class CycleStore:
         """Mark what ran when the service died; called once at start. Returns the cycles' ids."""
         sql = """UPDATE cycles SET state = ?, ended_at = ?, end_reason = ? WHERE state = ?
             RETURNING id"""
-        reason = "the service stopped while the cycle ran"
-        values = (CycleState.INTERRUPTED, utc_now(), reason, CycleState.RUNNING)
+        values = (CycleState.INTERRUPTED, utc_now(), WHY_INTERRUPTED, CycleState.RUNNING)
 
         def write(db: Transaction) -> list[str]:
             found = db.execute(sql, tuple(map(rows.encode_value, values)))
