@@ -40,18 +40,13 @@ from agent.special_tokens import special_tokens
 from agent.supervisor import supervise
 from graders import catalog, functions, review_routes, rubric_routes
 from graders import routes as grader_routes
-from graders.allowance import Allowance
-from graders.chat_model import ChatModel, EngineModel
+from graders.chat_model import EngineModel
 from graders.checks import Check
 from graders.endpoint import EndpointModel
-from graders.judge import JUDGE
-from graders.judging import Judging, wants_judge
-from graders.pairing import RUNS_PER_HOUR, Pairing
-from graders.probing import Prober
-from graders.rubrics import Rubric, given_rubric
-from graders.teacher import Teacher
+from graders.judges import Judges
+from graders.judging import wants_judge
+from graders.pairing import RUNS_PER_HOUR
 from graders.trust import JudgeTrust
-from graders.types import Grader
 from graders.unit_tests import unit_tests
 from learner import adapter_routes, cycle_routes, task_routes
 from learner.coverage import Coverage
@@ -73,17 +68,14 @@ from memory.eraser import Eraser
 from memory.errors import ConfigError, DenizenError
 from memory.fences import ControlTokens
 from memory.http import answer, answer_errors
-from memory.judge_queue import JudgeQueue
 from memory.privacy import Privacy, redactor_of
 from memory.recall import Recall
 from memory.regrouping import Regrouping
 from memory.retention import Retention
-from memory.rubric_store import RubricStore
 from memory.skills import Embedder
 from memory.sorter import Sorter
 from memory.store import Store
 from memory.tenants import EVERYTHING, Sight, caller_of
-from memory.types import Split, TaskSpec
 from memory.vectors import EpisodeVectors
 from memory.version_store import BASE
 from settings import Settings
@@ -97,8 +89,8 @@ WAL_INTERVAL_S = 10.0
 TRUST_INTERVAL_S = 3_600.0 / RUNS_PER_HOUR
 PROBE_INTERVAL_S = 600.0
 SWITCH_INTERVAL_S = 0.0005
-"""How long a thread that sorts or grades may keep the interpreter from the one that answers; Python's
-own 5 ms is an answer's whole time in the gateway."""
+"""How long a thread that sorts or grades may keep the interpreter from the one that answers.
+Python's own 5 ms is more than an answer takes in all."""
 
 
 class Service:
@@ -179,9 +171,7 @@ class Service:
             file=self.home / "vectors.faiss",
         )
         self.privacy = await asyncio.to_thread(self._privacy, model)
-        self.judging = self._judging(digest)
-        self.prober = self._prober()
-        self.pairing = self._pairing()
+        self.judges = self._judges(digest)
         self.recall = Recall(
             self.store,
             embedder=self._embedder,
@@ -195,7 +185,7 @@ class Service:
             self.store,
             self.home,
             running=placement.running,
-            forget=[placement.forget, prompts.forget, self.judging.forget],
+            forget=[placement.forget, prompts.forget, self.judges.forget],
             clean_up=[self.sorter.distrust, self.vectors.reconcile, self.vectors.save],
         )
         await self.eraser.finish()
@@ -205,7 +195,7 @@ class Service:
             prompts=prompts,
             find_call=lambda call_id, sight: self.store.episodes.seen_by(sight).call(call_id),
             resolve=names.resolve,
-            check_grader=partial(catalog.require_known, has_judge=config.graders.judge != "off"),
+            check_grader=partial(catalog.require_known, has_judge=self.judges.is_on),
             on_recorded=self.intake.wake,
             pins=Pins(self.store.episodes, versions) if config.engine.pin_sessions else None,
         )
@@ -219,16 +209,17 @@ class Service:
             forget=[placement.forget, prompts.forget, lambda _: self.sorter.distrust()],
         )
         self.scheduler.every(RETENTION_INTERVAL_S, "retention", retention.run)
-        self.scheduler.every(TRUST_INTERVAL_S, "trust", self._measure_judges)
-        if config.graders.judge != "off":
-            self.scheduler.every(PROBE_INTERVAL_S, "probe", self._probe_judges)
+        self.scheduler.every(TRUST_INTERVAL_S, "trust", self.judges.measure)
+        self.scheduler.every(PROBE_INTERVAL_S, "probe", self.judges.probe)
         self.scheduler.every(VECTORS_INTERVAL_S, "vectors", self._maintain_vectors)
         self.scheduler.every(WAL_INTERVAL_S, "wal", self._bound_wal)
         self.scheduler.start()
-        parts = [self.intake.grade(), self._find_skills(), self._watch_engines(clients)]
-        if config.graders.judge != "off":
-            parts.append(self.judging.run())
-        for work in parts:
+        for work in (
+            self.intake.grade(),
+            self._find_skills(),
+            self.judges.run(),
+            self._watch_engines(clients),
+        ):
             task = asyncio.create_task(work)
             task.add_done_callback(self._on_task_ended)
             self._tasks.append(task)
@@ -276,7 +267,7 @@ class Service:
             "reasons": self.not_ready(),
             "tainted": sorted(self.store.versions.taints()),
             "learnable": self.coverage.report(),
-            "judge": {"mode": self.settings.graders.judge} | self.judging.report(),
+            "judge": self.judges.report(),
             "running": running,
             "progress": self.runner.progress,
             "next_check_in_s": self.scheduler.seconds_to_next("learn"),
@@ -346,16 +337,6 @@ class Service:
     async def _maintain_vectors(self) -> None:
         await asyncio.to_thread(self.vectors.maintain)
 
-    async def _probe_judges(self) -> None:
-        """Ask judges about planted answers, in the skills where they have graded something."""
-        await self.prober.run(sorted({one.skill_id for one in self.trust.standings()}))
-
-    async def _measure_judges(self) -> None:
-        """Work out who may teach, have outcomes follow, and ask where too little is known."""
-        await self.trust.run(self.intake.wake)
-        if self.settings.graders.judge != "off" and await self.pairing.run():
-            self.judging.wake()
-
     async def _bound_wal(self) -> None:
         await asyncio.to_thread(self.store.database.bound_wal)
         metrics.WAL_BYTES.set(self.store.database.wal_bytes)
@@ -390,72 +371,28 @@ class Service:
             is_answering=lambda: self.in_flight.is_busy,
             trust=self.trust,
             wants_judge=partial(wants_judge, self.settings.graders),
-            on_digested=lambda: self.judging.wake(),
+            on_digested=lambda: self.judges.wake(),
         )
 
-    def _judging(self, base_digest: str) -> Judging:
-        config, rubrics = self.settings.graders, RubricStore(self.store.database)
-        model: ChatModel = self._endpoint or EngineModel(
-            BaseChat(self.slot), name=f"denizen@base:{base_digest[:12]}"
-        )
-        allowance = Allowance(
-            max_calls=config.max_calls_per_hour, max_tokens=config.max_tokens_per_hour
-        )
-
-        def rubric_of(skill_id: int | None) -> Rubric | None:
-            return None if skill_id is None else given_rubric(rubrics.newest(skill_id))
-
-        shares_engine = self._endpoint is None
-        return Judging(
+    def _judges(self, base_digest: str) -> Judges:
+        own_engine = EngineModel(BaseChat(self.slot), name=f"denizen@base:{base_digest[:12]}")
+        return Judges(
             store=self.store,
-            teacher=Teacher(
-                model,
-                deadline_s=config.deadline_s,
-                max_parallel=config.max_parallel,
-                allowance=allowance,
-            ),
-            config=config,
-            rubric_of=rubric_of,
+            config=self.settings.graders,
+            trust=self.trust,
+            model=self._endpoint or own_engine,
             control_tokens=self.privacy.control_tokens,
+            answer_of=self._answer_of,
             on_judged=self.intake.wake,
             has_to_wait=lambda: (
-                shares_engine and (self.in_flight.is_busy or bool(self.slot.not_ready()))
+                self._endpoint is None and (self.in_flight.is_busy or bool(self.slot.not_ready()))
             ),
         )
 
-    def _prober(self) -> Prober:
-        def tasks_of(skill_id: int) -> list[TaskSpec]:
-            tasks = self.store.tasks
-            return [task for split in Split for task in tasks.of_skills([skill_id], split)]
-
-        return Prober(
-            evidence=self.store.judge_evidence,
-            tasks_of=tasks_of,
-            judges_of=lambda skill_id: [self.judging.judge_of(skill_id, has_reference=False)],
-        )
-
-    def _pairing(self) -> Pairing:
-        config, store = self.settings.graders, self.store
-
-        def skills_in_use() -> set[int]:
-            if config.judge == "all":
-                return {skill.id for skill in store.skills.all()}
-            asked = {one.skill_id for one in self.trust.standings()}
-            return asked | store.judge_evidence.skills_with_tasks_for(JUDGE)
-
-        def answer_of(episode_id: str) -> str | None:
-            answered = answered_of(main_line(store.episodes.call_texts(episode_id)))
-            return answered[-1].id if answered else None
-
-        return Pairing(
-            evidence=store.judge_evidence,
-            queue=JudgeQueue(store.database),
-            trust=self.trust,
-            judge_of=partial(self.judging.judge_of, has_reference=False),
-            skills_in_use=skills_in_use,
-            answer_of=answer_of,
-            config=config,
-        )
+    def _answer_of(self, episode_id: str) -> str | None:
+        """Return the call whose answer an episode is graded by."""
+        answered = answered_of(main_line(self.store.episodes.call_texts(episode_id)))
+        return answered[-1].id if answered else None
 
     def _own_checks(self) -> list[Check]:
         config = self.settings.graders
@@ -472,16 +409,10 @@ class Service:
             control_tokens=ControlTokens(special_tokens(model)),
         )
 
-    def _grader_of(self, task: TaskSpec) -> Grader:
-        """Return who grades a task that is practised; a judge as it is measured, unaided."""
-        if task.grader == JUDGE and self.settings.graders.judge != "off":
-            return self.judging.judge_of(task.skill_id, has_reference=False)
-        return catalog.find_grader(task.grader)
-
     def _practice(self) -> Practice:
         return Practice(
             sample=Sampler(self.slot),
-            grader_of=self._grader_of,
+            grader_of=lambda task: self.judges.grader_of(task),
             store=self.store,
             trust=self.trust,
         )
@@ -515,7 +446,7 @@ class Service:
         app = FastAPI(
             title="Denizen", docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False
         )
-        has_judge = self.settings.graders.judge != "off"
+        has_judge = self.judges.is_on
         app.include_router(agent_routes.routes(self.gateway, names, self.not_ready))
         app.include_router(review_routes.routes(self.store, self.trust, self.settings.graders))
         app.include_router(

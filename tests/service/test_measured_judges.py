@@ -81,9 +81,9 @@ def do(service: ServiceThread, job: Coroutine[Any, Any, Any]) -> None:
 
 def measure(service: ServiceThread) -> None:
     """Have the judge look at answers of known worth, and decide by them."""
-    do(service, service.service._measure_judges())
+    do(service, service.service.judges.measure())
     wait_until(lambda: status(service)["waiting"] == status(service)["under_way"] == 0)
-    do(service, service.service._measure_judges())
+    do(service, service.service.judges.measure())
 
 
 def ask_for_products(service: ServiceThread, **metadata: Any) -> list[str]:
@@ -116,8 +116,8 @@ def test_a_judge_that_agrees_with_the_checks_teaches_what_no_check_can_grade(
         assert not any(judged(service, one) for one in checked)
 
         measure(service)
-        do(service, service.service._probe_judges())
-        do(service, service.service._measure_judges())
+        do(service, service.service.judges.probe())
+        do(service, service.service.judges.measure())
         assert all(judged(service, one) for one in checked)
         [standing] = service.http.get("/v1/status").json()["judges"]
         assert (standing["num_pairs"], standing["is_trusted"]) == (len(checked), True)
