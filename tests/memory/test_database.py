@@ -162,7 +162,7 @@ def test_a_write_after_closing_is_refused_and_does_not_wait_for_ever(tmp_path):
         database.write(lambda db: None)
 
 
-def test_a_log_that_a_reader_held_long_is_cut_when_it_ends(database):
+def test_p51_a_log_that_a_reader_held_long_is_cut_when_it_ends(database):
     reader = sqlite3.connect(database.path)
     reader.execute("BEGIN")
     reader.execute("SELECT COUNT(*) FROM notes").fetchone()
@@ -224,7 +224,7 @@ def test_a_reader_in_the_way_is_not_waited_for_after_each_commit(small_log, monk
     assert 4 <= len(tries) <= 8  # 10 MiB: at 4 MiB, then at each further one
 
 
-def test_fifty_writers_and_another_program_are_never_told_that_the_database_is_locked(database):
+def test_p51_fifty_writers_and_another_program_are_never_told_that_the_database_is_locked(database):
     reader = sqlite3.connect(database.path)
     reader.execute("BEGIN")
     reader.execute("SELECT COUNT(*) FROM notes").fetchone()

@@ -24,7 +24,7 @@ def run(*options: str) -> dict:
     return json.loads(done.stdout)
 
 
-def test_what_was_acknowledged_survives_sigkill_and_vectors_are_found_under_the_ids_of_rows():
+def test_p49_what_was_acknowledged_survives_sigkill_and_vectors_are_found_under_the_ids_of_rows():
     report = run("--kills", "10", "--seed", "3")
     assert report["problems"] == []
     assert report["acknowledged"]["calls"] > 20

@@ -77,13 +77,13 @@ def nearest(store: Store, embedder: Fickle, text: str) -> str:
     return found.episode_id
 
 
-def test_searches_for_other_texts_are_not_spoiled(filled):
+def test_p50_searches_for_other_texts_are_not_spoiled(filled):
     for number in (0, 3, 4):
         assert nearest(filled, BROKEN, TEXTS[number]) == f"ep_{number}"
     assert len(vectors_of(filled, BROKEN)) == 3
 
 
-def test_each_text_without_a_vector_is_kept_and_told_with_its_reason(filled):
+def test_p50_each_text_without_a_vector_is_kept_and_told_with_its_reason(filled):
     reasons = {
         "empty text": 2,
         "the embedding is not finite": 1,
@@ -104,7 +104,7 @@ def test_another_embedder_tries_them_again(filled):
     assert nearest(filled, MENDED, "not a number") == "ep_5"
 
 
-def test_an_embedder_of_another_dimension_starts_empty_and_ends_no_process(filled):
+def test_p49_an_embedder_of_another_dimension_starts_empty_and_ends_no_process(filled):
     wider = EpisodeVectors(
         filled.database,
         embedder_id="broken",
