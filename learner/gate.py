@@ -257,7 +257,8 @@ def _judge(
     gain = f"overall: gain {_numbers(overall)}"
     if not _is_gain(overall, config):
         return Verdict.INCONCLUSIVE, [
-            f"{gain} is not surely above {config.min_gain:g}; more held-out tasks would narrow it"
+            f"{gain} is not surely above {config.min_gain:g}{_by_chance(overall)}; more held-out "
+            "tasks would narrow it"
         ]
     falls = [
         f"{_name(skill_id)}: fell {_numbers(comparison)}, more than {config.max_skill_loss:g}"
@@ -285,6 +286,12 @@ def _is_loss(comparison: Comparison, config: GateConfig) -> bool:
 
 def _name(skill_id: int | None) -> str:
     return "tasks without a skill" if skill_id is None else f"skill {skill_id}"
+
+
+def _by_chance(comparison: Comparison) -> str:
+    """Say how likely chance alone is to gain as much, which decides beside the interval."""
+    chance = comparison.chance_of_gain
+    return "" if chance is None else f" (chance alone gains as much in {chance:.1%} of draws)"
 
 
 def _numbers(comparison: Comparison) -> str:

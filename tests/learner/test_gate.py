@@ -141,6 +141,7 @@ def test_four_lucky_tasks_of_thirty_are_not_proof() -> None:
     assert found.overall.gain_low > 0.0
     assert found.overall.chance_of_gain == pytest.approx(1 / 16, abs=0.02)
     assert found.verdict is Verdict.INCONCLUSIVE
+    assert f"chance alone gains as much in {found.overall.chance_of_gain:.1%}" in found.reasons[0]
 
 
 def test_interval_is_that_of_the_textbook() -> None:
