@@ -16,7 +16,13 @@ import torch
 from torch import Tensor
 
 CHUNK_LOGITS = 2**23
-"""Logits that exist at once: 34 MB in float32, 170 states of the packaged model."""
+"""Logits that exist at once: 17 MB in bfloat16, 170 states of the packaged model. Fewer would read
+the projection's weights more often than is worth it."""
+
+BLOCK_LOGITS = 2**20
+"""Logits that are exponentiated at once, in float32: 4 MB stay in a processor's cache from one pass
+over them to the next. For 512 states of the packaged model that takes 18 ms of a core, over a whole
+chunk 104 ms; the two matrix products take 330 ms."""
 
 
 def token_logprobs(
@@ -58,11 +64,12 @@ class _TokenLogprobs(torch.autograd.Function):
             end = start + len(states_uD)
             here_n = ((state_N >= start) & (state_N < end)).nonzero().squeeze(1)
             state_n, target_n = state_N[here_n] - start, target_N[here_n]
-            logits_uV = (states_uD @ weight_VD.T).to(precise)
-            logprobs_uV = logits_uV.sub_(logits_uV.logsumexp(-1, keepdim=True))
-            logprobs_N[here_n] = logprobs_uV[state_n, target_n]
+            logits_uV = states_uD @ weight_VD.T
+            logit_n = logits_uV[state_n, target_n].to(precise)
+            sum_u1, logsumexp_u1 = _exponentiate(logits_uV, precise)
+            logprobs_N[here_n] = logit_n - logsumexp_u1[state_n, 0]
             if needs_grad:
-                mean_uD = (logprobs_uV.exp_().to(weight_VD.dtype) @ weight_VD).to(precise)
+                mean_uD = (logits_uV @ weight_VD).to(precise).div_(sum_u1)
                 slope_ND[here_n] = weight_VD[target_n].to(precise) - mean_uD[state_n]
         if needs_grad:
             ctx.save_for_backward(slope_ND, state_N)
@@ -76,6 +83,28 @@ class _TokenLogprobs(torch.autograd.Function):
         d_hidden_UD = torch.zeros_like(ctx.like, dtype=slope_ND.dtype)
         d_hidden_UD.index_add_(0, state_N, slope_ND * d_logprobs_N[:, None])
         return d_hidden_UD.to(ctx.like.dtype), None, None, None, None
+
+
+def _exponentiate(logits_uV: Tensor, precise: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Replace logits by ``exp(logit - largest of the state)``; return their sums and logsumexp.
+
+    What is left is the probabilities times their sum, rounded to the logits' type: dividing by the
+    sum is left for after a product with them, which is far smaller.
+
+    Returns:
+        Two [u, 1] in the precise type.
+    """
+    sum_u1 = logits_uV.new_empty(len(logits_uV), 1, dtype=precise)
+    logsumexp_u1 = torch.empty_like(sum_u1)
+    size = max(1, BLOCK_LOGITS // logits_uV.shape[1])
+    for start in range(0, len(logits_uV), size):
+        block = slice(start, start + size)
+        largest_b1 = logits_uV[block].amax(-1, keepdim=True).to(precise)
+        weights_bV = logits_uV[block].to(precise).sub_(largest_b1).exp_()
+        torch.sum(weights_bV, -1, keepdim=True, out=sum_u1[block])
+        logsumexp_u1[block] = sum_u1[block].log().add_(largest_b1)
+        logits_uV[block] = weights_bV
+    return sum_u1, logsumexp_u1
 
 
 def _chunks(hidden_UD: Tensor, vocabulary: int) -> Iterator[tuple[int, Tensor]]:
