@@ -7,8 +7,8 @@ model, LoRA and objective on this machine, one process after another, by turns:
 - ``repeated``: the same code, told to share nothing;
 - ``textbook``: the same trainer with rows padded to the longest, transformers' own attention (sdpa)
   and the logits of every position;
-- ``trl``: TRL's GRPOTrainer on the given rollouts, without its sampling (``--no-trl`` leaves it
-  out; its environment is made the first time).
+- ``trl``: TRL's GRPOTrainer on the given rollouts, without its sampling (its environment is made
+  the first time; ``bench.whole_step`` compares whole steps).
 
 A step's tokens per second count every row in full, so that the ways compare. Memory is the
 process's peak, and what the steps added to what the loaded model takes. Run nothing beside it.
@@ -177,11 +177,10 @@ def main() -> None:
     if options.way:
         print(json.dumps(_measure(options.way, options.shapes[0], options.model, options.steps)))
         return
-    ways = [way for way in WAYS if options.trl or way != "trl"]
     with tempfile.TemporaryDirectory(prefix="denizen-bench-") as folder:
         model = options.model or prepare_packaged_model(Path(folder), _say)
         measured = {
-            shape: _by_turns(ways, shape, model, options.rounds, options.steps)
+            shape: _by_turns(options.ways, shape, model, options.rounds, options.steps)
             for shape in options.shapes
         }
     print(json.dumps(_report(measured), indent=2))
@@ -249,9 +248,10 @@ def _report(measured: dict[str, dict[str, list[dict[str, Any]]]]) -> dict[str, A
     for shape, ways in measured.items():
         row_tokens = Shape.parse(shape).num_row_tokens
         report[shape] = {way: _summary(rounds, row_tokens) for way, rounds in ways.items()}
-        shared = report[shape]["shared"]["seconds"]
-        for summary in report[shape].values():
-            summary["times_shared"] = round(summary["seconds"] / shared, 2)
+        if "shared" in ways:
+            shared = report[shape]["shared"]["seconds"]
+            for summary in report[shape].values():
+                summary["times_shared"] = round(summary["seconds"] / shared, 2)
     return report
 
 
@@ -279,7 +279,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--shapes", nargs="+", default=list(SHAPES), help=Shape.__doc__)
     parser.add_argument("--rounds", type=int, default=2, help="processes of each way")
     parser.add_argument("--steps", type=int, default=2, help="steps of each process that count")
-    parser.add_argument("--no-trl", dest="trl", action="store_false", help="leave TRL out")
+    parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS), help="default: all")
     parser.add_argument("--way", choices=WAYS, help=argparse.SUPPRESS)
     return parser.parse_args()
 

@@ -2,10 +2,13 @@
 
 The environment is made on demand in the system's folder for temporary files and kept there, with
 torch, transformers and peft as the CPU lock pins them. Run as a program in that environment, this
-module makes optimizer steps on given rollouts, or works losses out; it imports nothing of Denizen.
+module makes optimizer steps on given rollouts or whole steps on given questions, or works losses
+out; it imports nothing of Denizen.
 """
 
+import itertools
 import json
+import re
 import resource
 import subprocess
 import sys
@@ -49,10 +52,22 @@ def main() -> None:
     Steps: ``{"model", "rank", "alpha", "targets", "learning_rate", "prompts": [P][T],
     "completions": [P][G][T], "advantages": [P][G], "num_steps"}``; the first step warms up and is
     not counted. Losses: ``{"model", "losses": {name: options of GRPOConfig}, "trainer_logprobs",
-    "sampler_logprobs", "ref_logprobs", "mask": [B][T], "advantages": [B]}``.
+    "sampler_logprobs", "ref_logprobs", "mask": [B][T], "advantages": [B]}``. Whole steps: those of
+    steps, and ``"questions": [{"text", "answer"}], "tasks_per_step", "group_size", "max_tokens"``
+    in place of the rollouts; of these, too, the first step is not counted.
     """
     task = json.load(sys.stdin)
-    print(json.dumps(_losses(task) if "losses" in task else _steps(task)))
+    if "losses" in task:
+        found = _losses(task)
+    else:
+        found = _whole_steps(task) if "questions" in task else _steps(task)
+    print(json.dumps(found))
+
+
+def closeness(text: str, answer: int) -> float:
+    """Return the reward of a text: 1 for the right first number, less the further it is off."""
+    number = re.search(r"\d{1,9}", text)
+    return 1 / (1 + abs(int(number[0]) - answer)) if number else 0.0
 
 
 def _losses(task: dict[str, Any]) -> dict[str, Any]:
@@ -184,6 +199,88 @@ def _steps(task: dict[str, Any]) -> dict[str, Any]:
         "seconds": clock.seconds[1:],
         "peak_memory_mib": _peak_mib(),
         "loaded_memory_mib": before,
+    }
+
+
+def _whole_steps(task: dict[str, Any]) -> dict[str, Any]:
+    """Let TRL sample, grade and train, all of it TRL's own; a step lasts from end to end."""
+    from datasets import Dataset
+    from peft import LoraConfig
+    from transformers import AutoTokenizer, TrainerCallback
+    from trl import GRPOConfig, GRPOTrainer
+
+    class Clock(TrainerCallback):
+        def __init__(self) -> None:
+            self.ends = list[float]()
+
+        def on_step_end(self, *_: Any, **__: Any) -> None:
+            self.ends.append(time.perf_counter())
+
+    sampling_s, rewards = list[float](), list[float]()
+
+    class Timed(GRPOTrainer):  # type: ignore[misc]
+        def _generate_and_score_completions(self, inputs: Any) -> Any:
+            began = time.perf_counter()
+            found = super()._generate_and_score_completions(inputs)
+            sampling_s.append(time.perf_counter() - began)
+            return found
+
+    def reward(completions: Any, answer: Any, **_: Any) -> list[float]:
+        texts = (completion[0]["content"] for completion in completions)
+        found = [closeness(text, right) for text, right in zip(texts, answer, strict=True)]
+        rewards.append(sum(found) / len(found))
+        return found
+
+    questions, num_tasks, group_size = (
+        task[name] for name in ("questions", "tasks_per_step", "group_size")
+    )
+    clock = Clock()
+    with tempfile.TemporaryDirectory() as folder:
+        Timed(
+            model=task["model"],
+            processing_class=AutoTokenizer.from_pretrained(task["model"]),
+            reward_funcs=reward,
+            train_dataset=Dataset.from_list(
+                [
+                    {"prompt": [{"role": "user", "content": q["text"]}], "answer": q["answer"]}
+                    for q in questions
+                ]
+            ),
+            peft_config=LoraConfig(
+                r=task["rank"],
+                lora_alpha=task["alpha"],
+                target_modules=task["targets"],
+                task_type="CAUSAL_LM",
+            ),
+            callbacks=[clock],
+            args=GRPOConfig(
+                output_dir=folder,
+                model_init_kwargs={"dtype": "bfloat16"},
+                per_device_train_batch_size=group_size,
+                gradient_accumulation_steps=num_tasks,
+                num_generations=group_size,
+                max_completion_length=task["max_tokens"],
+                max_steps=len(questions) // num_tasks,
+                shuffle_dataset=False,
+                learning_rate=task["learning_rate"],
+                lr_scheduler_type="constant",
+                loss_type="cispo",
+                epsilon_high=2.0,
+                beta=0.0,
+                bf16=False,
+                use_cpu=True,
+                gradient_checkpointing=False,
+                disable_dropout=True,
+                report_to=[],
+                save_strategy="no",
+                logging_strategy="no",
+            ),
+        ).train()
+    return {
+        "seconds": [end - before for before, end in itertools.pairwise(clock.ends)],
+        "sampling_s": sampling_s[1:],
+        "rewards": rewards[1:],
+        "peak_memory_mib": _peak_mib(),
     }
 
 

@@ -1,0 +1,267 @@
+"""Measures whole learning steps, Denizen's and TRL's, on the same tasks in one run.
+
+``python -m bench.whole_step`` prints one JSON object. A step is eight tasks with eight rollouts of
+each (products and sums of single digits, reasoning-gym's letter counting; prompts of about 48
+tokens, at most 20 new ones), with the packaged model and the same LoRA on both sides:
+
+- Denizen's, by what a cycle calls: practice on a real vLLM, which samples, grades and records; one
+  optimizer step in the training process; the new weights loaded into the engine and asked once,
+  without which the next step cannot begin;
+- TRL's: GRPOTrainer as it is, which samples with transformers (its environment is made the first
+  time).
+
+A rollout's reward falls with its answer's distance from the right one, so that nearly every group
+has something to compare. Groups in which all rewards are equal are not trained by Denizen, and the
+number of rows that were says so. The first step of each side warms up. Run nothing beside it.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import platform
+import random
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import reasoning_gym
+
+from agent.adapter_slot import AdapterSlot
+from agent.base_model import prepare_packaged_model
+from agent.engine import EngineConfig, VllmProcess
+from agent.policy import PolicyClient
+from agent.sampler import Sampler
+from bench import trl_peer
+from graders.types import Answer
+from learner.cycle import FULL_DISTRIBUTION
+from learner.rollouts import GREEDY, Practice, group_of, mean_reward
+from learner.rows import rows_of, write_rows
+from learner.trainer_config import TrainerConfig
+from learner.training_process import TrainingProcess
+from memory.errors import NotFoundError
+from memory.store import Store
+from memory.types import Grade, GradeKind, Split, TaskSpec, utc_now
+from memory.version_store import BASE
+
+TASKS_PER_STEP = 8
+GROUP_SIZE = 8
+MAX_TOKENS = 20
+CONFIG = TrainerConfig()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Question:
+    """One task, for either side."""
+
+    text: str
+    answer: int
+
+
+class Closeness:
+    """Grades with the function that TRL is given."""
+
+    name, version, kind = "closeness", "1", GradeKind.CHECK
+
+    async def grade(self, answer: Answer) -> Grade:
+        """Score an answer by its distance from the reference."""
+        value = trl_peer.closeness(str(answer.message["content"]), int(answer.reference or 0))
+        return Grade(kind=self.kind, grader=self.name, version=self.version, value=value)
+
+
+class NoVersions:
+    """Adapter files of a home without versions."""
+
+    async def path_of(self, version: str) -> Path:
+        """Refuse any."""
+        raise NotFoundError(f"there is no {version}")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Denizen:
+    """What a step needs, built as the service builds it."""
+
+    slot: AdapterSlot
+    practice: Practice
+    training: TrainingProcess
+    folder: Path
+
+    async def step(self, index: int, tasks: Sequence[TaskSpec], adapter: str) -> dict[str, Any]:
+        """Practise, train, and let the engine answer with what came of it."""
+        began = time.perf_counter()
+        tried = await self.practice.practise(
+            tasks,
+            adapter=adapter,
+            num_samples=GROUP_SIZE,
+            sampling={"temperature": 1.0, "max_tokens": MAX_TOKENS, **FULL_DISTRIBUTION},
+            cycle_id=None,
+        )
+        groups = [group_of(trials, group_id=str(i)) for i, trials in enumerate(tried)]
+        rows = rows_of(groups).rows
+        sampled = time.perf_counter()
+        out = self.folder / f"step-{index:02d}"
+        write_rows(out.with_suffix(".jsonl"), rows)
+        receipt = await self.training.step(out.with_suffix(".jsonl"), out)
+        trained = time.perf_counter()
+        name = f"denizen-000001-step-{index:02d}"
+        await self.slot.load_ephemeral(name, out)
+        if adapter != BASE:
+            self.slot.unload(adapter)
+        probe = {**GREEDY, "max_tokens": 1}
+        await Sampler(self.slot)(
+            adapter=name, messages=tasks[0].messages, sampling=probe, num_samples=1
+        )
+        ended = time.perf_counter()
+        return {
+            "adapter": name,
+            "seconds": ended - began,
+            "sampling_and_grading_s": sampled - began,
+            "training_s": trained - sampled,
+            "swap_s": ended - trained,
+            "num_rows": len(rows),
+            "trained_tokens": receipt["trained_tokens"],
+            "prompt_tokens": statistics.fmean(
+                len(group.rollouts[0].prompt_token_ids) for group in groups
+            ),
+            "reward": statistics.fmean(mean_reward(trials) or 0.0 for trials in tried),
+        }
+
+
+def main() -> None:
+    """Run the benchmark that the command line asks for."""
+    options = _options()
+    questions = _questions((options.steps + 1) * TASKS_PER_STEP)
+    with tempfile.TemporaryDirectory(prefix="denizen-bench-") as folder:
+        work = Path(folder)
+        model = options.model or prepare_packaged_model(work / "models", _say)
+        steps = asyncio.run(_denizen(questions, model, work))
+        peer = _trl(questions, model)
+    print(json.dumps(_report(steps[1:], peer), indent=2))
+
+
+async def _denizen(questions: Sequence[Question], model: Path, work: Path) -> list[dict[str, Any]]:
+    engine = VllmProcess(EngineConfig(), model=model, log_path=work / "engine.log")
+    await engine.start(_say)
+    try:
+        async with (
+            PolicyClient(engine.url, engine.api_key) as client,
+            TrainingProcess(
+                model_dir=model, config=CONFIG, log_path=work / "training.log"
+            ) as training,
+        ):
+            return await _steps(questions, client, training, work)
+    finally:
+        await engine.stop()
+
+
+async def _steps(
+    questions: Sequence[Question], client: PolicyClient, training: TrainingProcess, work: Path
+) -> list[dict[str, Any]]:
+    slot, store = AdapterSlot([client], NoVersions()), Store(work / "denizen.db")
+    await slot.restore(client)
+    practice = Practice(
+        sample=Sampler(slot), grader_of=lambda _: Closeness(), store=store, max_in_flight=16
+    )
+    denizen = Denizen(slot=slot, practice=practice, training=training, folder=work)
+    tasks = [_task(number, question) for number, question in enumerate(questions)]
+    adapter, found = BASE, []
+    for index, start in enumerate(range(0, len(tasks), TASKS_PER_STEP), start=1):
+        found.append(await denizen.step(index, tasks[start : start + TASKS_PER_STEP], adapter))
+        adapter = found[-1]["adapter"]
+        _say(f"Denizen: {found[-1]}")
+    await slot.close()
+    store.close()
+    return found
+
+
+def _trl(questions: Sequence[Question], model: Path) -> dict[str, Any]:
+    task = {
+        "model": str(model.resolve()),
+        "rank": CONFIG.rank,
+        "alpha": CONFIG.alpha,
+        "targets": CONFIG.target_modules,
+        "learning_rate": CONFIG.learning_rate,
+        "questions": [{"text": one.text, "answer": one.answer} for one in questions],
+        "tasks_per_step": TASKS_PER_STEP,
+        "group_size": GROUP_SIZE,
+        "max_tokens": MAX_TOKENS,
+    }
+    found = trl_peer.run(task)
+    _say(f"TRL: {found}")
+    return found
+
+
+def _report(steps: Sequence[dict[str, Any]], peer: dict[str, Any]) -> dict[str, Any]:
+    own = {
+        name: round(statistics.median(step[name] for step in steps), 2)
+        for name in steps[0]
+        if name != "adapter"
+    }
+    own["seconds_all"] = [round(step["seconds"], 2) for step in steps]
+    theirs = statistics.median(peer["seconds"])
+    return {
+        "machine": f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores",
+        "date": datetime.now(UTC).date().isoformat(),
+        "trl_version": trl_peer.VERSION,
+        "denizen": own,
+        "trl": {
+            "seconds": round(theirs, 2),
+            "seconds_all": [round(second, 2) for second in peer["seconds"]],
+            "sampling_and_grading_s": round(statistics.median(peer["sampling_s"]), 2),
+            "reward": round(statistics.median(peer["rewards"]), 2),
+        },
+        "times_faster": round(theirs / own["seconds"], 2),
+    }
+
+
+def _questions(number: int) -> list[Question]:
+    rng = random.Random(0)
+    letters = reasoning_gym.create_dataset(
+        "letter_counting", seed=0, size=number, min_words=3, max_words=5
+    )
+
+    def one(index: int) -> Question:
+        a, b = rng.randint(2, 9), rng.randint(2, 9)
+        match index % 3:
+            case 0:
+                return Question(text=f"What is {a} * {b}? Answer with a number.", answer=a * b)
+            case 1:
+                return Question(text=f"What is {a} + {b}? Answer with a number.", answer=a + b)
+            case _:
+                entry = letters[index]
+                return Question(text=entry["question"], answer=int(entry["answer"]))
+
+    return [one(index) for index in range(number)]
+
+
+def _task(number: int, question: Question) -> TaskSpec:
+    return TaskSpec(
+        id=f"task_{number:04d}",
+        created_at=utc_now(),
+        messages=({"role": "user", "content": question.text},),
+        reference=str(question.answer),
+        grader=Closeness.name,
+        split=Split.TRAIN,
+        origin="bench",
+    )
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m bench.whole_step", description=__doc__)
+    parser.add_argument("--model", type=Path, help="a model folder; default: the packaged model")
+    parser.add_argument("--steps", type=int, default=5, help="steps of each side that count")
+    return parser.parse_args()
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    main()
