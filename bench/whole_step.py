@@ -31,7 +31,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import reasoning_gym
+import reasoning_gym  # type: ignore[import-untyped]
 
 from agent.adapter_slot import AdapterSlot
 from agent.base_model import prepare_packaged_model

@@ -52,19 +52,20 @@ def gated_unit(x: Tensor, gate: Lora, up: Lora, down: Lora) -> Tensor:
     """
     adapters = [weight for layer in (gate, up, down) for weight in (layer.a_RI, layer.b_OR)]
     out: Tensor = _GatedUnit.apply(x.flatten(0, -2), *adapters, (gate, up, down))  # type: ignore[no-untyped-call]
-    return out.view_as(x)
+    return out.view(x.shape)
 
 
 class _GatedUnit(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, *given: Any) -> Tensor:
         *adapters, layers = given
-        gate, up, down = (layer.rounded(x.dtype) for layer in layers)
+        rounded: list[Lora] = [layer.rounded(x.dtype) for layer in layers]
+        gate, up, down = rounded
         gate_out, gate_low = gate.forward(x)
         up_out, up_low = up.forward(x)
         out, down_low = down.forward(silu(gate_out).mul_(up_out))
         ctx.save_for_backward(x, gate_out, up_out, gate_low, up_low, down_low)
-        ctx.layers, ctx.adapter_dtype = (gate, up, down), adapters[0].dtype
+        ctx.layers, ctx.adapter_dtype = rounded, adapters[0].dtype
         return out
 
     @staticmethod
