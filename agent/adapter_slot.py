@@ -106,6 +106,11 @@ class AdapterSlot:
         """The names that are loaded in any engine, each engine's least recently used first."""
         return tuple(dict.fromkeys(name for one in self._engines for name in one.resident))
 
+    @property
+    def is_fleet(self) -> bool:
+        """Whether there are several engines, among which a conversation has its own."""
+        return len(self._engines) > 1
+
     def not_ready(self) -> list[str]:
         """Say, when no engine can answer as the live version, of each why; else nothing."""
         if self._engines.able(self._live):

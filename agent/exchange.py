@@ -5,7 +5,7 @@ Bookkeeping: it does not talk to the engine and writes nothing.
 
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -13,7 +13,7 @@ from typing import Any
 
 from agent.capture import Capture, CapturedChoice
 from agent.dialects.dialect import Ask, Reply
-from agent.placement import Asked, Place
+from agent.placement import Place, Placing
 from agent.policy import parse_json
 from memory.errors import DenizenError, InvalidRequestError
 from memory.types import Call, CallStatus, utc_now
@@ -68,8 +68,7 @@ class Exchange:
 
     ask: Ask
     options: Options
-    asked: Asked
-    find_place: Callable[[Asked], Place]
+    placing: Placing
     adapter: str
     capture: Capture
     reply: Reply
@@ -77,21 +76,18 @@ class Exchange:
     recalled: Mapping[str, Any] | None = None  # what memory put into the prompt
     started_at: datetime = field(default_factory=utc_now)
     started: float = field(default_factory=time.perf_counter)
-    _place: Place | None = None
 
     @property
     def place(self) -> Place:
-        """Where the request belongs in the record; looked for once, when it is first needed.
+        """Where the request belongs in the record.
 
         Raises:
             StoreError: the record cannot be read.
         """
-        if self._place is None:
-            self._place = self.find_place(self.asked)
-        return self._place
+        return self.placing.place
 
     def settle(self) -> None:
-        """Look for the place now, while the engine computes."""
+        """Look for the place now."""
         with suppress(DenizenError):  # found again where it is needed, and told there
             _ = self.place
 

@@ -23,6 +23,9 @@ class Fleet:
     def __init__(self, engines: Sequence[EngineSlots]) -> None:
         self._engines = engines
 
+    def __len__(self) -> int:
+        return len(self._engines)
+
     def __iter__(self) -> Iterator[EngineSlots]:
         return iter(self._engines)
 

@@ -18,7 +18,7 @@ from starlette.responses import Response
 from agent import metrics
 from agent.adapter_slot import AdapterSlot, Lease
 from agent.capture import Capture
-from agent.dialects.dialect import Ask, Dialect
+from agent.dialects.dialect import Ask, Dialect, FindCall
 from agent.errors import EngineError, EngineRejectedError
 from agent.event_stream import EventStream, unless_gone
 from agent.exchange import Exchange, Options
@@ -36,6 +36,9 @@ log = logging.getLogger(__name__)
 FAILURE_SHOWN_S = 30.0
 """How long one unwritten record makes the service "degraded": a balancer that then sends nothing
 would otherwise never see it well again."""
+CLOSE_S = 5.0
+"""For records that are being written when the service stops; what is safe is written at the next
+start."""
 CLIENT_CLOSED = 499  # nginx's status for "the client went away"; nobody reads it
 
 
@@ -100,14 +103,18 @@ class Gateway:
         def find_call(call_id: str) -> Call:
             return self._find_call(call_id, caller.own)
 
-        ask = dialect.read(read_json(await request.body()), find_call)
+        ask = await self._read(dialect, read_json(await request.body()), find_call)
         if ask.metadata.grader:
             self._check_grader(ask.metadata.grader)
         options = Options.of(request.headers, request.path_params.get("session"))
         exchange = self._open(ask, options, caller.tenant)
+        if self._is_placed_first(exchange):
+            await self._find_place(exchange)
         async with AsyncExitStack() as stack:
             if self._pins is not None and ask.model == LIVE_NAME:
                 episode_id = exchange.place.episode.id
+                pinned = self._pins.version_of(episode_id)
+                exchange.adapter = pinned or exchange.adapter
                 stack.enter_context(self._pins.answering(episode_id, exchange.adapter))
             try:
                 lease = await stack.enter_async_context(
@@ -117,7 +124,8 @@ class Gateway:
                     )
                 )
                 upstream = lease.addressed(await self._prompts.prepare(exchange))
-                asyncio.get_running_loop().call_soon(exchange.settle)  # once it has been sent
+                # once it has been sent
+                asyncio.get_running_loop().call_soon(self._find_place_soon, exchange)
                 if not ask.stream:
                     return await self._plain(request, exchange, lease, upstream)
                 events = lease.client.stream(upstream, ask.path)
@@ -126,6 +134,7 @@ class Gateway:
                 if first is None:
                     return await self._left(exchange)
                 opening = exchange.absorb(first)
+                await self._find_place(exchange)
             except (EngineError, EngineRejectedError, UnavailableError) as error:
                 await self._record(exchange, CallStatus.ERROR, error.message)
                 raise
@@ -141,13 +150,20 @@ class Gateway:
 
     @property
     def record_failure(self) -> str | None:
-        """Why answers were not recorded a moment ago; None when none failed of late."""
+        """Why answers are not recorded, or were not a moment ago; None when all is well."""
+        if (trouble := self._placement.trouble) is not None:
+            return trouble
         is_recent = time.monotonic() - self._failed_at < FAILURE_SHOWN_S
         return self._failure if is_recent else None
 
+    async def settled(self) -> None:
+        """Wait until all that was answered before can be read in the record."""
+        await self._placement.settled()
+
     async def close(self) -> None:
-        """Wait for records that are still being written."""
-        await asyncio.gather(*self._background, return_exceptions=True)
+        """Wait for records that are still being written, where they can be."""
+        if self._background and self._placement.trouble is None:
+            await asyncio.wait(self._background, timeout=CLOSE_S)
 
     def _open(self, ask: Ask, options: Options, tenant: str | None) -> Exchange:
         asked = Asked(
@@ -169,16 +185,40 @@ class Gateway:
         exchange = Exchange(
             ask=ask,
             options=options,
-            asked=asked,
-            find_place=self._placement.place,
+            placing=self._placement.placing(asked),
             adapter=self._resolve(ask.model),
             capture=capture,
             reply=ask.reply(capture),
         )
-        if self._pins is not None and ask.model == LIVE_NAME:
-            pinned = self._pins.version_of(exchange.place.episode.id)
-            exchange.adapter = pinned or exchange.adapter
         return exchange
+
+    async def _read(self, dialect: Dialect, body: dict[str, Any], find_call: FindCall) -> Ask:
+        """Read a request, which may name an answer that was given a moment ago."""
+        try:
+            return dialect.read(body, find_call)
+        except DenizenError:
+            if self._placement.is_settled:
+                raise
+            await self._placement.settled()
+            return dialect.read(body, find_call)
+
+    def _is_placed_first(self, exchange: Exchange) -> bool:
+        """Say whether a request's place decides what the engine is asked, or which engine."""
+        is_pinned = self._pins is not None and exchange.ask.model == LIVE_NAME
+        by_place = self._slot.is_fleet and exchange.options.session is None
+        return is_pinned or by_place or self._prompts.is_wanted(exchange)
+
+    async def _find_place(self, exchange: Exchange) -> None:
+        """Look for a request's place, after all that it may descend from can be found."""
+        if not exchange.placing.is_done:
+            if not exchange.placing.is_possible:
+                await self._placement.settled()
+            exchange.settle()
+
+    def _find_place_soon(self, exchange: Exchange) -> None:
+        """Look for it while the engine computes, if it can be found; else when it is needed."""
+        if exchange.placing.is_possible:
+            exchange.settle()
 
     async def _plain(
         self, request: Request, exchange: Exchange, lease: Lease, upstream: dict[str, Any]
@@ -190,11 +230,13 @@ class Gateway:
         exchange.capture.absorb(answer)
         view = exchange.reply.body(answer)
         metrics.FIRST_BYTE.observe((utc_now() - exchange.started_at).total_seconds())
-        told = self._begin_record(exchange, CallStatus.OK, None)
+        await self._find_place(exchange)
+        safe = self._keep(exchange, CallStatus.OK, None)
         response = Response(
             orjson.dumps(view), media_type="application/json", headers=exchange.headers()
         )
-        await told
+        if safe is not None:
+            await safe
         return response
 
     async def _left(self, exchange: Exchange) -> Response:
@@ -221,47 +263,48 @@ class Gateway:
         yield b"".join(exchange.reply.end())
 
     async def _record(self, exchange: Exchange, status: CallStatus, error: str | None) -> None:
-        """Keep the exchange, once; what cannot be written is counted, and breaks no answer."""
-        await self._begin_record(exchange, status, error)
-
-    def _begin_record(
-        self, exchange: Exchange, status: CallStatus, error: str | None
-    ) -> "asyncio.Future[None]":
-        """Begin to keep the exchange; the future is done when it is, or cannot be.
-
-        A client that leaves meanwhile does not take the record with it.
-        """
-        told = asyncio.get_running_loop().create_future()
-        if exchange.is_closed or not exchange.options.record:
-            told.set_result(None)
-        if not exchange.is_closed:
-            exchange.is_closed = True
-            metrics.REQUESTS.labels(status).inc()
-            if exchange.options.record:
-                self._keep(exchange, status, error, told)
-        return told
+        """Keep the exchange, once; what cannot be kept is counted, and breaks no answer."""
+        await self._find_place(exchange)
+        if (safe := self._keep(exchange, status, error)) is not None:
+            await safe
 
     def _keep(
-        self,
-        exchange: Exchange,
-        status: CallStatus,
-        error: str | None,
-        told: "asyncio.Future[None]",
-    ) -> None:
+        self, exchange: Exchange, status: CallStatus, error: str | None
+    ) -> "asyncio.Future[None] | None":
+        """Keep the exchange, once.
+
+        Returns:
+            Done when it is safe, or cannot be kept; None where there is nothing to wait for. A
+            client that leaves meanwhile does not take the record with it.
+        """
+        if exchange.is_closed:
+            return None
+        exchange.is_closed = True
+        metrics.REQUESTS.labels(status).inc()
+        if not exchange.options.record:
+            return None
         calls, began = exchange.calls(status, error), time.perf_counter()
         kept = self._placement.keep(exchange.place, calls)
-        self._background.add(kept)
+        self._background.add(kept.written)
         metrics.RECORDS_WAITING.inc()
-        kept.add_done_callback(partial(self._on_kept, calls, status, began))
-        kept.add_done_callback(partial(_tell, told))
+        kept.written.add_done_callback(partial(self._on_written, calls, status, began))
+        if kept.safe.done():
+            return None
+        told = asyncio.get_running_loop().create_future()
+        kept.safe.add_done_callback(partial(_tell, told))
+        return told
 
-    def _on_kept(
-        self, calls: Sequence[Call], status: CallStatus, began: float, kept: "asyncio.Future[None]"
+    def _on_written(
+        self,
+        calls: Sequence[Call],
+        status: CallStatus,
+        began: float,
+        written: "asyncio.Future[None]",
     ) -> None:
-        self._background.discard(kept)
+        self._background.discard(written)
         metrics.RECORDS_WAITING.dec()
         metrics.RECORD_SECONDS.observe(time.perf_counter() - began)
-        failure = asyncio.CancelledError() if kept.cancelled() else kept.exception()
+        failure = asyncio.CancelledError() if written.cancelled() else written.exception()
         if failure is not None:
             metrics.RECORDS_DROPPED.inc(len(calls))
             self._failure, self._failed_at = str(failure) or repr(failure), time.monotonic()

@@ -10,6 +10,7 @@ import dataclasses
 import time
 from collections.abc import Collection, Iterator, Sequence
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 from agent.lineage import Kin, Lineage
@@ -27,6 +28,7 @@ from agent.sessions import Keys, scope_of
 from memory.episode_store import EpisodeStore
 from memory.erasure_scope import Scope
 from memory.errors import NotFoundError
+from memory.group_write import Kept
 from memory.privacy import Checked, Privacy
 from memory.recording import CallKeys
 from memory.tenants import Sight
@@ -42,7 +44,7 @@ from memory.types import (
     utc_now,
 )
 
-__all__ = ["Asked", "Place", "Placement"]
+__all__ = ["Asked", "Place", "Placement", "Placing"]
 
 
 class Placement:
@@ -62,11 +64,19 @@ class Placement:
         self._lineage = Lineage(episodes, self._quotes, self._running.followed)
         self._load_quotes()
 
-    def place(self, asked: Asked) -> Place:
-        """Return the episode that a request belongs to, and the call that it hangs below."""
+    def placing(self, asked: Asked) -> "Placing":
+        """Begin to look for the place of a request."""
         keys = Keys.of(asked.messages, scope=asked.scope)
         if asked.retry_key is not None:
             keys = dataclasses.replace(keys, request=f"{asked.scope}:{asked.retry_key}")
+        return Placing(self, asked, keys)
+
+    def place(self, asked: Asked) -> Place:
+        """Return the episode that a request belongs to, and the call that it hangs below."""
+        return self.placing(asked).place
+
+    def place_of(self, asked: Asked, keys: Keys) -> Place:
+        """Do the same for a request whose keys are known."""
         episode, parent_id, edge = self._find(asked, keys)
         place = Place(
             asked=asked,
@@ -83,26 +93,41 @@ class Placement:
             self._quotes.add(place.source, place.texts)
         return place
 
-    def keep(self, place: Place, calls: Sequence[Call]) -> "asyncio.Future[None]":
-        """Store the calls of one answer at their place; the future is done after the commit.
+    @property
+    def is_settled(self) -> bool:
+        """Whether all that was answered can be read in the record."""
+        return self._episodes.incoming.is_settled
 
-        It fails with ``StoreError`` where the record cannot be written, and with
-        ``UnavailableError`` where too many writes wait. Long texts are cleaned in a thread.
-        """
+    def hides(self, keys: Keys) -> bool:
+        """Say whether what a request may descend from cannot be found before ``settled``."""
+        return self._running.hides(keys) and not self.is_settled
+
+    async def settled(self) -> None:
+        """Wait until all that was kept before can be found."""
+        await self._episodes.incoming.settled()
+
+    @property
+    def trouble(self) -> str | None:
+        """Why what was kept is not in the record yet; None while nothing is wrong."""
+        return self._episodes.incoming.trouble
+
+    def keep(self, place: Place, calls: Sequence[Call]) -> Kept:
+        """Store the calls of one answer at their place. Long texts are cleaned in a thread."""
         try:
             kept = self._begin_to_keep(place, calls)
         except BaseException:
             self._running.discard(place)
             raise
-        kept.add_done_callback(lambda _: self._running.discard(place))
+        kept.written.add_done_callback(lambda _: self._running.discard(place))
         return kept
 
-    def _begin_to_keep(self, place: Place, calls: Sequence[Call]) -> "asyncio.Future[None]":
+    def _begin_to_keep(self, place: Place, calls: Sequence[Call]) -> Kept:
         values: list[Any] = [call.message for call in calls]
         if place.checked is None:
             values.append(calls[0].request)
         if self._privacy.takes_long(*values):
-            return asyncio.ensure_future(self._keep_long(place, calls))
+            written = asyncio.ensure_future(self._keep_long(place, calls))
+            return Kept(safe=written, written=written)
         kept = self._privacy.kept(place.episode, calls, place.checked)
         return self._store(place, calls, *kept)
 
@@ -114,29 +139,47 @@ class Placement:
 
     async def _keep_long(self, place: Place, calls: Sequence[Call]) -> None:
         kept = await asyncio.to_thread(self._privacy.kept, place.episode, calls)
-        await self._store(place, calls, *kept)
+        await self._store(place, calls, *kept).written
 
     def _store(
         self, place: Place, calls: Sequence[Call], episode: Episode, stored: Sequence[Call]
-    ) -> "asyncio.Future[None]":
+    ) -> Kept:
         answered = [[] if one.message is None else answered_texts(one.message) for one in calls]
         keys = []
         for index, (call, to_store) in enumerate(zip(calls, stored, strict=True)):
             texts = [*(place.texts if index == 0 else ()), *answered[index]]
             keys.append(_call_keys(place.keys, call, _still_there(texts, call, to_store)))
-        kept = self._episodes.record(episode, stored, keys)
-
-        def on_kept(_: "asyncio.Future[None]") -> None:
-            if any(call.status is not CallStatus.OK for call in calls):
-                self._lineage.failed_at = time.time()
-            if kept.exception() is not None or episode.id in self._erased:
-                return
-            place.source.call_id = calls[0].id
-            for call, texts in zip(calls, answered, strict=True):
-                self._quotes.add(dataclasses.replace(place.source, call_id=call.id), texts)
-
-        kept.add_done_callback(on_kept)
+        kept = self._episodes.keep(episode, stored, keys)
+        if any(call.status is not CallStatus.OK for call in calls):
+            self._lineage.failed_at = time.time()
+        if not kept.safe.done():
+            kept.written.add_done_callback(partial(self._on_written, place, calls, answered))
+            return kept
+        self._note(place, calls, answered)
+        found_by = [one for key in keys for one in (key.answer, key.request) if one is not None]
+        self._running.answered(found_by)
+        kept.written.add_done_callback(lambda _: self._running.written(found_by))
         return kept
+
+    def _on_written(
+        self,
+        place: Place,
+        calls: Sequence[Call],
+        answered: Sequence[Sequence[Quotable]],
+        written: "asyncio.Future[None]",
+    ) -> None:
+        if written.exception() is None:
+            self._note(place, calls, answered)
+
+    def _note(
+        self, place: Place, calls: Sequence[Call], answered: Sequence[Sequence[Quotable]]
+    ) -> None:
+        """Let other requests quote what was answered."""
+        if place.episode.id in self._erased:
+            return
+        place.source.call_id = calls[0].id
+        for call, texts in zip(calls, answered, strict=True):
+            self._quotes.add(dataclasses.replace(place.source, call_id=call.id), texts)
 
     def running(self, scope: Scope) -> Collection[str]:
         """Return the episodes of a scope that are being answered, whose records may not be yet."""
@@ -231,6 +274,37 @@ class Placement:
                 noted_at=datetime.fromisoformat(row["created_at"]).timestamp(),
             )
             self._quotes.add(source, [Quotable(QuoteKind(k), *rest) for k, *rest in row["quotes"]])
+
+
+class Placing:
+    """The search for one request's place, made once, when it can succeed or must."""
+
+    def __init__(self, placement: Placement, asked: Asked, keys: Keys) -> None:
+        self._placement = placement
+        self._asked = asked
+        self._keys = keys
+        self._place: Place | None = None
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the place has been found."""
+        return self._place is not None
+
+    @property
+    def is_possible(self) -> bool:
+        """Whether all that the request may descend from can be found now."""
+        return not self._placement.hides(self._keys)
+
+    @property
+    def place(self) -> Place:
+        """The place.
+
+        Raises:
+            StoreError: the record cannot be read.
+        """
+        if self._place is None:
+            self._place = self._placement.place_of(self._asked, self._keys)
+        return self._place
 
 
 def _begin(asked: Asked) -> Episode:

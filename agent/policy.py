@@ -12,14 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
-from urllib.parse import urlsplit
 
-import aiohttp
 import orjson
 
 from agent.errors import EngineError, EngineRejectedError, EngineUnavailableError
+from agent.upstream import Answer, BrokenAnswerError, ClosedError, ConnectError, Upstream
 
-CONNECT_TIMEOUT_S = 5.0
 ADMIN_TIMEOUT_S = 60.0
 """A load takes 30 to 40 ms on an idle engine and waits for the running step on a busy one."""
 HEALTH_TIMEOUT_S = 5.0
@@ -54,9 +52,8 @@ class PolicyClient:
 
     def __init__(self, base_url: str, api_key: str | None = None) -> None:
         self.base_url = base_url.rstrip("/")
-        self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
-        self._json_headers = self._headers | {"Content-Type": "application/json"}
-        self._opened: aiohttp.ClientSession | None = None
+        headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+        self._upstream = Upstream(self.base_url, headers)
 
     async def __aenter__(self) -> Self:
         return self
@@ -71,15 +68,12 @@ class PolicyClient:
 
     async def close(self) -> None:
         """Close every connection; the client can be used again afterwards."""
-        opened, self._opened = self._opened, None
-        if opened is not None:
-            await opened.close()
+        self._upstream.close()
 
     async def served(self) -> list[ServedModel]:
         """Return what the engine answers to: the base model, then the loaded adapters."""
-        timeout = aiohttp.ClientTimeout(total=ADMIN_TIMEOUT_S)
-        async with self._request("GET", "/v1/models", timeout=timeout) as response:
-            entries = parse_json(await response.read()).get("data")
+        content = await self._read(ADMIN_TIMEOUT_S, "GET", "/v1/models")
+        entries = parse_json(content).get("data")
         try:
             return [
                 ServedModel(str(entry["id"]), entry.get("root"), entry.get("parent"))
@@ -112,7 +106,7 @@ class PolicyClient:
         """
         async with self._request("POST", path, body) as response:
             events = _Events()
-            async for chunk in response.content.iter_any():
+            async for chunk in response.chunks():
                 for data in events.feed(chunk):
                     if data == _DONE:
                         return
@@ -171,10 +165,9 @@ class PolicyClient:
 
     async def health(self) -> bool:
         """Say whether the engine answers its health check within ``HEALTH_TIMEOUT_S``."""
-        timeout = aiohttp.ClientTimeout(total=HEALTH_TIMEOUT_S)
         try:
-            async with self._request("GET", "/health", timeout=timeout):
-                return True
+            await self._read(HEALTH_TIMEOUT_S, "GET", "/health")
+            return True
         except (EngineError, EngineUnavailableError, EngineRejectedError):
             return False
 
@@ -198,73 +191,53 @@ class PolicyClient:
 
     async def _num_tokens(self) -> float:
         """Return how many tokens the engine has read and written since it started."""
-        timeout = aiohttp.ClientTimeout(total=HEALTH_TIMEOUT_S)
-        async with self._request("GET", "/metrics", timeout=timeout) as response:
-            text = await response.text()
+        text = (await self._read(HEALTH_TIMEOUT_S, "GET", "/metrics")).decode(errors="replace")
         counters = r"^vllm:(?:prompt|generation)_tokens_total\S* (\S+)$"
         return sum(float(count) for count in re.findall(counters, text, re.MULTILINE))
 
     async def _admin(self, path: str, body: Mapping[str, Any]) -> None:
-        timeout = aiohttp.ClientTimeout(total=ADMIN_TIMEOUT_S)
-        async with self._request("POST", path, body, timeout=timeout) as response:
-            await response.read()
+        await self._read(ADMIN_TIMEOUT_S, "POST", path, body)
+
+    async def _read(
+        self, timeout_s: float, method: str, path: str, body: Mapping[str, Any] | None = None
+    ) -> bytes:
+        """Return the body of an answer that comes in time."""
+        try:
+            async with asyncio.timeout(timeout_s), self._request(method, path, body) as answer:
+                return await answer.read()
+        except TimeoutError as error:
+            raise EngineError(f"the engine did not answer {path} in time") from error
 
     async def _post_json(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
         async with self._request("POST", path, body) as response:
             content = await response.read()
         return parse_json(content)
 
-    def _request(
-        self,
-        method: str,
-        path: str,
-        body: Mapping[str, Any] | None = None,
-        timeout: aiohttp.ClientTimeout | None = None,
-    ) -> "_Request":
-        options: dict[str, Any] = {} if timeout is None else {"timeout": timeout}
-        if body is not None:
-            options["data"] = orjson.dumps(body)
-        headers = self._headers if body is None else self._json_headers
-        return _Request(self._session(), method, self.base_url + path, headers, options)
-
-    def _session(self) -> aiohttp.ClientSession:
-        if self._opened is None:
-            self._opened = aiohttp.ClientSession(
-                # No limit: the engine queues, not the client. vLLM closes idle connections after
-                # 5 s; dropping them earlier avoids sending a request into a closing one.
-                connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=3.0),
-                cookie_jar=aiohttp.DummyCookieJar(),
-                skip_auto_headers=("User-Agent", "Accept", "Accept-Encoding"),
-                timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S),
-            )
-        return self._opened
+    def _request(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> "_Request":
+        sent = None if body is None else orjson.dumps(body)
+        return _Request(self._upstream, method, path, sent)
 
 
 class _Request:
-    """One request that is sent when the block is entered, and its successful response.
+    """One request that is sent when the block is entered, and its successful answer.
 
     Failures get their names here, those while the answer is read in the block as well.
     """
 
-    def __init__(
-        self,
-        session: aiohttp.ClientSession,
-        method: str,
-        url: str,
-        headers: Mapping[str, str],
-        options: Mapping[str, Any],
-    ) -> None:
-        self._url = url
-        self._sending = session.request(method, url, headers=headers, **options)
+    def __init__(self, upstream: Upstream, method: str, path: str, body: bytes | None) -> None:
+        self._path = path
+        self._sending = upstream.send(method, path, body)
 
-    async def __aenter__(self) -> aiohttp.ClientResponse:
+    async def __aenter__(self) -> Answer:
         try:
-            response = self._response = await self._sending
-            if response.status >= 400:
-                raise _refusal(response.status, await response.read())
-        except (aiohttp.ClientError, TimeoutError) as error:
+            answer = self._answer = await self._sending
+            if answer.status >= 400:
+                refusal = _refusal(answer.status, await answer.read())
+                answer.release()
+                raise refusal
+        except OSError as error:
             raise self._named(error) from error
-        return response
+        return answer
 
     async def __aexit__(
         self,
@@ -272,18 +245,18 @@ class _Request:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._response.release()  # closes the connection where the answer has not ended
-        if isinstance(error, aiohttp.ClientError | TimeoutError):
+        self._answer.release()  # closes the connection where the answer has not ended
+        if isinstance(error, OSError):
             raise self._named(error) from error
 
     def _named(self, error: Exception) -> EngineError | EngineUnavailableError:
-        if isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError):
+        if isinstance(error, ConnectError):
             return EngineUnavailableError(f"the engine does not answer: {error}")
-        if isinstance(error, TimeoutError):
-            return EngineError(f"the engine did not answer {urlsplit(self._url).path} in time")
-        if isinstance(error, aiohttp.ClientConnectionError):
+        if isinstance(error, ClosedError):
             return EngineUnavailableError(f"the engine closed the connection: {error}")
-        return EngineError(f"the engine's answer broke off: {error}")
+        if isinstance(error, BrokenAnswerError):
+            return EngineError(f"the engine's answer broke off: {error}")
+        return EngineError(f"the engine's answer to {self._path} cannot be read: {error}")
 
 
 class _Events:

@@ -61,7 +61,7 @@ class Prompts:
         if written is None:  # a raw prompt is the client's own
             return body
         messages = self._privacy.sent(written)
-        given = await self._block(exchange, written) if self._is_wanted(exchange) else None
+        given = await self._block(exchange, written) if self.is_wanted(exchange) else None
         if given is not None:
             exchange.recalled = {
                 **given.told,
@@ -75,7 +75,8 @@ class Prompts:
         """Put nothing of erased episodes into a prompt, though it may have been read before."""
         self._erased.update(episode_ids)
 
-    def _is_wanted(self, exchange: Exchange) -> bool:
+    def is_wanted(self, exchange: Exchange) -> bool:
+        """Say whether memory may add to this request's prompt."""
         asked = exchange.options.recall
         return self._recall.config.enabled if asked is None else asked
 

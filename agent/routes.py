@@ -40,6 +40,7 @@ class Answering:
         """Answer one request."""
         session, dialect = self._asked(scope) if scope["type"] == "http" else (None, None)
         if dialect is None:
+            await self._gateway.settled()  # who was answered may ask for the record of it
             await self._otherwise(scope, receive, send)
         elif scope["method"] != "POST":
             refused = InvalidRequestError(f"{scope['path']} is asked by POST")

@@ -1,6 +1,7 @@
-"""Requests that are answered now: what is asked, and where it belongs.
+"""Requests that are answered now, or a moment ago: what is asked, and where it belongs.
 
-Nothing of them is recorded yet, so that the database cannot find them. It reads or writes nothing.
+Nothing of them is in the file yet, so that the database cannot find them. It reads or writes
+nothing.
 """
 
 from collections import Counter, OrderedDict
@@ -73,6 +74,7 @@ class RunningRequests:
         self._by_request: dict[str, Place] = {}
         self._by_session: dict[tuple[str | None, ...], Place] = {}  # tenant, name, and user if any
         self._by_episode: dict[str, Place] = {}
+        self._unwritten: Counter[str] = Counter()  # keys of calls that are safe
         self.followed: Counter[str] = Counter()  # call -> running requests that hang below it
 
     def add(self, place: Place) -> None:
@@ -102,6 +104,22 @@ class RunningRequests:
             self.followed[place.parent_id] -= 1
             if not self.followed[place.parent_id]:
                 del self.followed[place.parent_id]
+
+    def answered(self, keys: Collection[str]) -> None:
+        """Say that calls with these keys are safe, though not in the file yet."""
+        self._unwritten.update(keys)
+
+    def written(self, keys: Collection[str]) -> None:
+        """Say that they are in the file."""
+        self._unwritten.subtract(keys)
+        for key in keys:
+            if not self._unwritten[key]:
+                del self._unwritten[key]
+
+    def hides(self, keys: Keys) -> bool:
+        """Say whether a call that such a request may descend from is not in the file yet."""
+        wanted = (keys.request, keys.before, *keys.answers)
+        return bool(self._unwritten) and not self._unwritten.keys().isdisjoint(wanted)
 
     def forget(self, episode_ids: Collection[str]) -> None:
         """Forget the places in these episodes."""

@@ -39,10 +39,10 @@ async def acknowledged(what: str, writing: Any) -> None:
 
 
 async def recorded(store: Store, call: Call) -> None:
-    """Wait until a call is stored."""
+    """Wait until a call survives this process."""
     source = EpisodeSource.CHAT
     episode = Episode(id=call.episode_id, created_at=utc_now(), source=source, task_text="a task")
-    await store.episodes.record(episode, [call], [None])
+    await store.episodes.keep(episode, [call], [None]).safe
 
 
 async def _embedded(store: Store, episode_id: str) -> None:

@@ -55,8 +55,9 @@ class MemoryConfig(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     durability: Literal["process", "disk"] = "process"
-    """What an acknowledged record survives: the death of the process, or of the machine (one fsync
-    a commit).
+    """What an answered call's record survives: the death of the process, or of the machine. For the
+    first an answer waits for nothing: its record stands in a journal beside the database until its
+    commit, some milliseconds later. For the second it waits for the commit and one fsync.
     """
     max_queue: int = 10_000
     """Writes that may wait for the writer before callers are told to come back later."""

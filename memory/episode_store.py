@@ -2,6 +2,7 @@
 
 import asyncio
 import copy
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -9,9 +10,10 @@ from typing import Any
 
 from memory import call_rows, rows
 from memory.database import Database, Transaction
-from memory.errors import NotFoundError
-from memory.group_write import GroupWrite
-from memory.recording import CHAIN, Answered, CallKeys, Recording
+from memory.errors import NotFoundError, StoreError
+from memory.group_write import GroupWrite, Kept
+from memory.journal import Journal
+from memory.recording import CHAIN, Answered, CallKeys, Recording, read_spelled, spell
 from memory.tenants import EVERYTHING, Sight
 from memory.types import (
     Call,
@@ -24,6 +26,7 @@ from memory.types import (
     utc_now,
 )
 
+log = logging.getLogger(__name__)
 RECORDED_COLUMNS = """id AS call_id, episode_id, parent_id, chain_key AS answer,
     system_key AS system, status, created_at, EXISTS (
         SELECT 1 FROM calls AS child WHERE child.parent_id = calls.id
@@ -53,11 +56,34 @@ class Recorded:
 class EpisodeStore:
     """Reads and writes episodes and all that hangs on them."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, journal: Journal | None = None) -> None:
+        """Take up what the journal holds.
+
+        Args:
+            database: where the rows are.
+            journal: keeps answers until they are in the file; None: who records waits for that.
+        """
         self._db = database
         self._recording = Recording()
-        self._answers = GroupWrite(database, self._recording.record)
+        self.incoming = GroupWrite(database, self._recording.record, journal=journal, spell=spell)
         self._sight = EVERYTHING
+        if journal is not None:
+            self._take_up(journal)
+
+    def _take_up(self, journal: Journal) -> None:
+        """Record what another process could not any more."""
+        left = journal.left()
+        try:
+            answers = [read_spelled(entry) for entry in left]
+        except ValueError as error:
+            raise StoreError(
+                f"answers of another version of Denizen wait beside {self._db.path}: start that "
+                f"version once, so that it records them ({error})"
+            ) from error
+        if answers:
+            num = self._db.write(lambda db: self._recording.record_missing(db, answers))
+            log.warning("%d answers are recorded that were not when the service died", num)
+        journal.clear()
 
     def seen_by(self, sight: Sight) -> "EpisodeStore":
         """Return the same store as a caller sees it: what is out of sight is not found."""
@@ -73,21 +99,23 @@ class EpisodeStore:
         return f"""EXISTS (SELECT 1 FROM episodes AS seen
             WHERE seen.id = episode_id AND seen.{self._sight.clause})"""
 
-    def record(
+    def keep(
         self, episode: Episode, calls: Sequence[Call], keys: Sequence[CallKeys | None]
-    ) -> "asyncio.Future[None]":
+    ) -> Kept:
         """Store the calls of one answer, and their episode where it is new.
 
         Args:
             episode: stored if its id is new; else it is opened again for grading.
             calls: one a choice.
             keys: for each call, how later requests find it; None: they do not.
-
-        Returns:
-            Done after the commit. It fails with ``StoreError`` where the record cannot be written,
-            and with ``UnavailableError`` where too many writes wait.
         """
-        return self._answers.add(Answered(episode, calls, keys))
+        return self.incoming.add(Answered(episode, calls, keys))
+
+    def record(
+        self, episode: Episode, calls: Sequence[Call], keys: Sequence[CallKeys | None]
+    ) -> "asyncio.Future[None]":
+        """Do the same; the future is done after the commit."""
+        return self.keep(episode, calls, keys).written
 
     async def record_practice(self, trials: Sequence[tuple[Episode, Call, Grade, Outcome]]) -> None:
         """Store graded practice: one episode, one call, one grade each; returns when committed."""

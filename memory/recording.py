@@ -6,7 +6,11 @@ who waits for the commit.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
+
+import orjson
+from pydantic import TypeAdapter
 
 from memory import call_rows, recalled_calls, rows
 from memory.call_rows import NewestSaid, Said
@@ -18,6 +22,8 @@ CHAIN = """WITH RECURSIVE chain(id, base_id) AS (
         UNION SELECT calls.id, calls.base_id FROM chain JOIN calls ON calls.id = chain.base_id)
     SELECT calls.* FROM chain JOIN calls ON calls.id = chain.id ORDER BY calls.rowid"""
 """A call after all that it is based on."""
+MAX_SPELLED_TOKENS = 8_192
+"""Of a prompt; to spell a longer one takes milliseconds, in which nobody else would be answered."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,6 +43,33 @@ class Answered:
     episode: Episode
     calls: Sequence[Call]
     keys: Sequence[CallKeys | None]
+
+
+def spell(answered: Answered) -> bytes | None:
+    """Return an answer's calls as JSON, for the journal; None where that cannot be, or takes long.
+
+    Numbers come back as they were; a log-probability that is not finite comes back as None.
+    """
+    if len(answered.calls[0].prompt_token_ids or ()) > MAX_SPELLED_TOKENS:
+        return None
+    try:
+        return orjson.dumps(answered)
+    except TypeError:  # half a surrogate pair, or a number beyond 64 bits
+        return None
+
+
+def read_spelled(entry: bytes) -> Answered:
+    """Return what was spelled.
+
+    Raises:
+        ValueError: it is none of this version's.
+    """
+    return _adapter().validate_json(entry)
+
+
+@cache
+def _adapter() -> TypeAdapter[Answered]:
+    return TypeAdapter(Answered)
 
 
 class Recording:
@@ -69,6 +102,13 @@ class Recording:
         for (_, call_id), said in told.items():
             self._said.put(call_id, said)
 
+    def record_missing(self, db: Transaction, answers: Sequence[Answered]) -> int:
+        """Store those of which nothing is in the file yet; return how many. Runs inside a write."""
+        missing = [one for one in answers if not _is_there(db, one)]
+        for answered in missing:  # one by one: each may be based on the one before
+            self.record(db, [answered])
+        return len(missing)
+
     def forget_newest(self) -> None:
         """Compare the next calls with the file: what stands there was changed. Inside a write."""
         self._said = NewestSaid()
@@ -85,6 +125,11 @@ class Recording:
     def _said_by(self, db: Transaction, call_id: str) -> Said:
         known = self._said.get(call_id)
         return known or call_rows.newest_said(list(db.query(CHAIN, (call_id,))))
+
+
+def _is_there(db: Transaction, answered: Answered) -> bool:
+    sql = "SELECT 1 FROM calls WHERE id = ?"
+    return db.execute(sql, (answered.calls[0].id,)).fetchone() is not None
 
 
 def _without_erased(db: Transaction, answers: Sequence[Answered]) -> Sequence[Answered]:

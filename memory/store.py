@@ -7,6 +7,7 @@ from memory.cycle_store import CycleStore
 from memory.database import Database, MemoryConfig
 from memory.episode_store import EpisodeStore
 from memory.errors import StoreError, UnavailableError
+from memory.journal import Journal
 from memory.judge_evidence import JudgeEvidence
 from memory.skill_store import SkillStore
 from memory.task_store import TaskStore
@@ -29,7 +30,12 @@ class Store:
             learn_from: the tenants whose tasks may be practised, besides the default tenant.
         """
         self.database = Database(path, config)
-        self.episodes = EpisodeStore(self.database)
+        self._journal = _journal_beside(path, config or MemoryConfig())
+        try:
+            self.episodes = EpisodeStore(self.database, self._journal)
+        except StoreError:
+            self.database.close()
+            raise
         self.tasks = TaskStore(self.database, learn_from)
         self.skills = SkillStore(self.database)
         self.versions = VersionStore(self.database)
@@ -48,3 +54,15 @@ class Store:
     def close(self) -> None:
         """Commit what waits and close."""
         self.database.close()
+        if self._journal is not None:
+            self._journal.close()
+
+
+def _journal_beside(path: Path, config: MemoryConfig) -> Journal | None:
+    """Return what keeps answers until they are in the file; None where only the disk may."""
+    if config.durability == "disk":
+        return None
+    try:
+        return Journal(path.with_name(f"{path.name}-answers"))
+    except OSError as error:
+        raise StoreError(f"cannot keep answers beside the database {path}: {error}") from error

@@ -68,5 +68,5 @@ class Harness:
             parent_id=place.parent_id,
             edge=place.edge,
         )
-        await self.placement.keep(place, [call])
+        await self.placement.keep(place, [call]).written
         return call.id

@@ -174,7 +174,7 @@ async def test_a_request_that_was_looked_through_early_is_stored_as_clean(store,
     place = harness.placement.place(Asked(messages=request["messages"], request=request))
     assert (place.checked is None) == (size > 100)
     call = records.call(episode_id=place.episode.id, request=request)
-    await harness.placement.keep(place, [call])
+    await harness.placement.keep(place, [call]).written
     stored = store.episodes.call(call.id)
     assert stored.request["messages"][0]["content"].endswith("]")
     assert stored.withheld == "redacted"

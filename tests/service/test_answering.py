@@ -32,10 +32,10 @@ def test_an_error_in_the_program_is_told_in_the_form_of_the_dialect(service, mon
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_place_that_cannot_be_found_is_told(service, monkeypatch, stream):
-    def unreadable(_):
+    def unreadable(*_):
         raise StoreError("cannot read the database")
 
-    monkeypatch.setattr(service.service.gateway._placement, "place", unreadable)
+    monkeypatch.setattr(service.service.gateway._placement, "place_of", unreadable)
     response = service.http.post(CHAT, json=ask("x", stream=stream))
     assert response.status_code == 500
     assert "cannot read" in response.json()["error"]["message"]

@@ -211,13 +211,13 @@ def test_a_full_disk_breaks_no_answer_and_is_shown(service, tmp_path):
     database.write(lambda db: db.execute("PRAGMA max_page_count = 1"))
     answers = [service.http.post("/v1/chat/completions", json=ask("x " * 5000)) for _ in range(3)]
     assert {response.status_code for response in answers} == {200}
+    wait_until(lambda: service.http.get("/ready").status_code == 503)
     ready = service.http.get("/ready")
-    assert ready.status_code == 503
     assert "not recorded" in ready.json()["reasons"][0]
     assert "denizen_records_dropped_total" in service.http.get("/metrics").text
     database.write(lambda db: db.execute("PRAGMA max_page_count = 1000000"))
     service.http.post("/v1/chat/completions", json=ask("room again"))
-    assert service.http.get("/ready").status_code == 200
+    wait_until(lambda: service.http.get("/ready").status_code == 200)
 
 
 def test_many_at_once_are_each_recorded_once(service):

@@ -25,7 +25,7 @@ class Wire:
         self.content = self
         self._pieces = pieces
 
-    async def iter_any(self) -> AsyncIterator[bytes]:
+    async def chunks(self) -> AsyncIterator[bytes]:
         for piece in self._pieces:
             yield piece
 
