@@ -175,7 +175,9 @@ def main() -> None:
     """Run the benchmark, or one way of it in a process of its own."""
     options = _options()
     if options.way:
-        print(json.dumps(_measure(options.way, options.shapes[0], options.model, options.steps)))
+        config = CONFIG.model_copy(update={"tokens_per_microbatch": options.budget})
+        way, shape = options.way, options.shapes[0]
+        print(json.dumps(_measure(way, shape, options.model, options.steps, config)))
         return
     with tempfile.TemporaryDirectory(prefix="denizen-bench-") as folder:
         model = options.model or prepare_packaged_model(Path(folder), _say)
@@ -183,17 +185,18 @@ def main() -> None:
             shape: _by_turns(options.ways, shape, model, options.rounds, options.steps)
             for shape in options.shapes
         }
-    print(json.dumps(_report(measured), indent=2))
+    print(json.dumps({"budget": options.budget} | _report(measured), indent=2))
 
 
 def _by_turns(
-    ways: Sequence[str], shape: str, model: Path, rounds: int, steps: int
+    ways: Sequence[str], shape: str, model: Path, options: argparse.Namespace
 ) -> dict[str, list[dict[str, Any]]]:
     found: dict[str, list[dict[str, Any]]] = {way: [] for way in ways}
-    for number in range(rounds):
+    for number in range(options.rounds):
         for way in ways:
-            _say(f"{shape}, {way}, round {number + 1} of {rounds}")
-            arguments = ["--way", way, "--shapes", shape, "--steps", str(steps)]
+            _say(f"{shape}, {way}, round {number + 1} of {options.rounds}")
+            arguments = ["--way", way, "--shapes", shape, "--steps", str(options.steps)]
+            arguments += ["--budget", str(options.budget)]
             command = [sys.executable, "-m", "bench.trainer", *arguments, "--model", str(model)]
             ended = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
             found[way].append(json.loads(ended.stdout))
@@ -201,7 +204,9 @@ def _by_turns(
     return found
 
 
-def _measure(way: str, shape: str, model: Path, steps: int) -> dict[str, Any]:
+def _measure(
+    way: str, shape: str, model: Path, steps: int, config: TrainerConfig
+) -> dict[str, Any]:
     """Make a small step that warms up, then steps that count."""
     rollouts = Rollouts.of(Shape.parse(shape))
     if way == "trl":
@@ -218,7 +223,7 @@ def _measure(way: str, shape: str, model: Path, steps: int) -> dict[str, Any]:
         }
         return trl_peer.run(task)
     kind = TextbookTrainer if way == "textbook" else Trainer
-    trainer = kind(model, CONFIG)
+    trainer = kind(model, config)
     loaded = _peak_mib()
     rows = rollouts.rows()
     seconds = []
@@ -279,6 +284,12 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--shapes", nargs="+", default=list(SHAPES), help=Shape.__doc__)
     parser.add_argument("--rounds", type=int, default=2, help="processes of each way")
     parser.add_argument("--steps", type=int, default=2, help="steps of each process that count")
+    parser.add_argument(
+        "--budget",
+        type=int,
+        default=CONFIG.tokens_per_microbatch,
+        help="tokens computed together, learner.tokens_per_microbatch",
+    )
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS), help="default: all")
     parser.add_argument("--way", choices=WAYS, help=argparse.SUPPRESS)
     return parser.parse_args()
