@@ -182,8 +182,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="denizen-bench-") as folder:
         model = options.model or prepare_packaged_model(Path(folder), _say)
         measured = {
-            shape: _by_turns(options.ways, shape, model, options.rounds, options.steps)
-            for shape in options.shapes
+            shape: _by_turns(options.ways, shape, model, options) for shape in options.shapes
         }
     print(json.dumps({"budget": options.budget} | _report(measured), indent=2))
 
