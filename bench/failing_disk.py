@@ -12,8 +12,9 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 from bench.child import forked, say
 from bench.losses import Told, check
@@ -22,6 +23,9 @@ from memory.database import MemoryConfig
 from memory.errors import StoreError
 from memory.store import Store
 
+Durability: TypeAlias = Literal["disk", "process"]
+DURABILITIES: tuple[Durability, ...] = ("disk", "process")
+CODES = (errno.ENOSPC, errno.EIO)
 FOR_EVER = 1_000_000
 SHIM = Path(__file__).with_name("failing_disk.c")
 
@@ -47,45 +51,44 @@ def sweep_faults(folder: Path, stride: int) -> dict[str, Any]:
 def sweep(folder: Path, stride: int) -> int:
     """Run under the shim: forks a child for each fault, and looks at what it leaves behind."""
     began = time.perf_counter()
-    num_points = _count_points(folder)
-    report: dict[str, Any] = {"writes_and_syncs": num_points, "runs": 0, "problems": []}
+    report: dict[str, Any] = {"writes_and_syncs": {}, "runs": 0, "problems": []}
     refused: Counter[str] = Counter()
-    for number in range(1, num_points + 1, stride):
-        for code in (errno.ENOSPC, errno.EIO):
-            for lasts in (1, FOR_EVER):
-                name = f"{errno.errorcode[code]} at {number}, {'once' if lasts == 1 else 'on'}"
-                told, found = _with_fault(folder, number, code, lasts)
-                report["runs"] += 1
-                refused.update(told.refused)
-                report["problems"] += [f"{name}: {line}" for line in found]
+    for durability in DURABILITIES:
+        num_points = _count_points(folder / durability, durability)
+        report["writes_and_syncs"][durability] = num_points
+        points = product(range(1, num_points + 1, stride), CODES, (1, FOR_EVER))
+        for number, code, lasts in points:
+            told, found = _with_fault(folder, durability, number, code, lasts)
+            report["runs"] += 1
+            refused.update(told.refused)
+            name = f"{errno.errorcode[code]} at {number}, {'once' if lasts == 1 else 'on'}"
+            report["problems"] += [f"{durability}, {name}: {line}" for line in found]
     report["refusals"] = dict(refused.most_common(8))
     report["seconds"] = round(time.perf_counter() - began, 1)
     print(json.dumps(report))
     return 0
 
 
-def _count_points(folder: Path) -> int:
-    counted = folder / "counted"
-    os.environ["FAULT_COUNT"] = str(counted)
-    home = folder / "whole"
+def _count_points(home: Path, durability: Durability) -> int:
     home.mkdir()
-    subprocess.run(
-        [sys.executable, "-c", f"import bench.failing_disk as d; d._work(d.Path({str(home)!r}))"],
-        check=True,
-        capture_output=True,
-    )
+    counted = home / "counted"
+    os.environ["FAULT_COUNT"] = str(counted)
+    work = f"import bench.failing_disk as d; d._work(d.Path({str(home)!r}), {durability!r})"
+    subprocess.run([sys.executable, "-c", work], check=True, capture_output=True)
     del os.environ["FAULT_COUNT"]
     return int(counted.read_text())
 
 
-def _with_fault(folder: Path, number: int, code: int, lasts: int) -> tuple[Told, list[str]]:
+def _with_fault(
+    folder: Path, durability: Durability, number: int, code: int, lasts: int
+) -> tuple[Told, list[str]]:
     home, told = folder / "home", Told()
     home.mkdir()
 
     def work() -> None:
         setting = {"FAULT_AT": number, "FAULT_ERRNO": code, "FAULT_FOR": lasts}
         os.environ.update({name: str(value) for name, value in setting.items()})
-        _work(home)
+        _work(home, durability)
 
     told.hear(forked(work))
     problems = forked(lambda: check(home, told)).decode().splitlines()
@@ -95,20 +98,20 @@ def _with_fault(folder: Path, number: int, code: int, lasts: int) -> tuple[Told,
     return told, problems
 
 
-def _work(home: Path) -> None:
+def _work(home: Path, durability: Durability) -> None:
     """Do a little of everything that writes: open, record, erase, checkpoint, close, twice."""
     for episode_id in ("first", "second", "last"):
-        store = _opened(home)
+        store = _opened(home, durability)
         if store is None:
             continue
         asyncio.run(_some_of_everything(store, episode_id))
         store.close()
 
 
-def _opened(home: Path) -> Store | None:
+def _opened(home: Path, durability: Durability) -> Store | None:
     for _ in range(2):  # as a supervisor would
         try:
-            return Store(home / "denizen.db", MemoryConfig(durability="disk"))
+            return Store(home / "denizen.db", MemoryConfig(durability=durability))
         except StoreError as error:
             say(f"refused {error.message}")
     return None

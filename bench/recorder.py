@@ -9,6 +9,7 @@ import numpy as np
 
 from bench.child import say
 from memory.database import Transaction
+from memory.erasure import Erasure, Scope
 from memory.errors import StoreError
 from memory.skill_writes import set_vector
 from memory.store import Store
@@ -59,15 +60,16 @@ async def _embedded(store: Store, episode_id: str) -> None:
 
 
 async def erase(store: Store, episode_id: str) -> None:
-    """Delete an episode with its calls and vector; say so before and after."""
-
-    def write(db: Transaction) -> None:
-        db.execute("DELETE FROM vectors WHERE episode_id = ?", (episode_id,))
-        db.execute("DELETE FROM calls WHERE episode_id = ?", (episode_id,))
-        db.execute("DELETE FROM episodes WHERE id = ?", (episode_id,))
-
+    """Erase an episode; say so before and after."""
     say(f"erasing {episode_id}")
-    await acknowledged(f"erased {episode_id}", store.database.write_async(write))
+    await acknowledged(f"erased {episode_id}", _erased(Erasure(store), episode_id))
+
+
+async def _erased(erasure: Erasure, episode_id: str) -> None:
+    erased = await erasure.begin(Scope(episode=episode_id), actor="bench")
+    await erasure.mark([episode_id], erased)
+    await erasure.erase([episode_id], erased)
+    await erasure.end(erased)
 
 
 def call_of(episode_id: str, turn: int) -> Call:

@@ -53,6 +53,7 @@ class Journal:
         self._active = 0
         self._next_number = 0
         self._lock = threading.Lock()
+        self._is_cleared = False  # what another process left has been taken up
         self._is_closed = False
 
     def left(self) -> list[bytes]:
@@ -66,6 +67,7 @@ class Journal:
         """Forget what ``left`` returned; before the first entry is appended."""
         for file in self._files:
             os.ftruncate(file.descriptor, 0)
+        self._is_cleared = True
 
     def append(self, entry: bytes) -> int | None:
         """Keep an entry until it is retired.
@@ -79,7 +81,7 @@ class Journal:
         with self._lock:
             index = self._active
             file = self._files[index]
-            if self._is_closed or file.size >= 2 * MAX_FILE_BYTES:
+            if self._is_closed or not self._is_cleared or file.size >= 2 * MAX_FILE_BYTES:
                 return None
             if not _written(file, _framed(entry, self._next_number)):
                 return None
@@ -112,7 +114,7 @@ class Journal:
                 return
             self._is_closed = True
             for file in self._files:
-                if file.num_awaited == 0:
+                if file.num_awaited == 0 and self._is_cleared:
                     file.path.unlink(missing_ok=True)
                 os.close(file.descriptor)
 

@@ -33,9 +33,11 @@ class Store:
         self._journal = _journal_beside(path, config or MemoryConfig())
         try:
             self.episodes = EpisodeStore(self.database, self._journal)
-        except StoreError:
-            self.database.close()
-            raise
+        except (StoreError, OSError) as error:
+            self.close()
+            if isinstance(error, StoreError):
+                raise
+            raise StoreError(f"cannot read answers beside the database {path}: {error}") from error
         self.tasks = TaskStore(self.database, learn_from)
         self.skills = SkillStore(self.database)
         self.versions = VersionStore(self.database)

@@ -19,20 +19,26 @@ def sizes(path: Path) -> list[int]:
     return [path.with_name(f"{path.name}-{number}").stat().st_size for number in (0, 1)]
 
 
+def opened(path: Path) -> Journal:
+    journal = Journal(path)
+    journal.clear()
+    return journal
+
+
 def left(path: Path) -> list[bytes]:
     """Read what another process finds."""
     return Journal(path).left()
 
 
 def test_entries_that_were_not_retired_are_found_in_their_order(path):
-    journal = Journal(path)
+    journal = opened(path)
     tickets = [journal.append(f"{number}".encode()) for number in range(5)]
     journal.retire(tickets[1:2])
     assert left(path) == [b"0", b"1", b"2", b"3", b"4"]  # a file is emptied as a whole
 
 
 def test_what_was_retired_is_gone_from_the_files(path):
-    journal = Journal(path)
+    journal = opened(path)
     journal.retire([journal.append(b"secret")])
     assert sizes(path) == [0, 0]
     later = journal.append(b"later")
@@ -42,7 +48,7 @@ def test_what_was_retired_is_gone_from_the_files(path):
 
 def test_under_constant_load_the_files_take_turns_and_stay_small(path, monkeypatch):
     monkeypatch.setattr(journals, "MAX_FILE_BYTES", 1_000)
-    journal, waiting = Journal(path), []
+    journal, waiting = opened(path), []
     for number in range(500):
         ticket = journal.append(b"%0100d" % number)
         assert ticket is not None
@@ -55,20 +61,20 @@ def test_under_constant_load_the_files_take_turns_and_stay_small(path, monkeypat
 
 def test_a_journal_that_nobody_empties_refuses_more(path, monkeypatch):
     monkeypatch.setattr(journals, "MAX_FILE_BYTES", 1_000)
-    journal = Journal(path)
+    journal = opened(path)
     found = [journal.append(b"x" * 100) for _ in range(50)]
     assert None in found
     assert left(path) == [b"x" * 100] * (50 - found.count(None))
 
 
 def test_an_entry_that_is_too_large_is_refused(path):
-    assert Journal(path).append(b"x" * (journals.MAX_ENTRY_BYTES + 1)) is None
+    assert opened(path).append(b"x" * (journals.MAX_ENTRY_BYTES + 1)) is None
     assert left(path) == []
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO])
 def test_what_the_disk_refuses_is_not_kept_and_the_next_entry_is(path, monkeypatch, code):
-    journal, write = Journal(path), os.pwrite
+    journal, write = opened(path), os.pwrite
     journal.append(b"before")
 
     def failing(descriptor: int, frame: bytes, at: int) -> int:
@@ -86,7 +92,7 @@ def test_what_the_disk_refuses_is_not_kept_and_the_next_entry_is(path, monkeypat
 @given(entries=st.lists(st.binary(max_size=50), max_size=5), cut=st.integers(0, 400))
 def test_a_file_that_was_cut_off_anywhere_yields_its_whole_entries(tmp_path_factory, entries, cut):
     path = tmp_path_factory.mktemp("journal") / "answers"
-    journal = Journal(path)
+    journal = opened(path)
     for entry in entries:
         journal.append(entry)
     file = path.with_name("answers-0")
@@ -99,7 +105,7 @@ def test_a_file_that_was_cut_off_anywhere_yields_its_whole_entries(tmp_path_fact
 
 
 def test_garbage_ends_a_file(path):
-    journal = Journal(path)
+    journal = opened(path)
     journal.append(b"whole")
     with path.with_name("answers-0").open("ab") as file:
         file.write(os.urandom(100))
@@ -107,12 +113,20 @@ def test_garbage_ends_a_file(path):
 
 
 def test_closing_leaves_only_what_is_awaited(path):
-    journal = Journal(path)
+    journal = opened(path)
     journal.retire([journal.append(b"done")])
     journal.close()
     assert not list(path.parent.glob("answers*"))
-    journal = Journal(path)
+    journal = opened(path)
     journal.append(b"awaited")
     journal.close()
     assert left(path) == [b"awaited"]
     assert journal.append(b"late") is None
+
+
+def test_what_nobody_took_up_stays(path):
+    opened(path).append(b"safe")
+    journal = Journal(path)
+    assert journal.append(b"too early") is None
+    journal.close()
+    assert left(path) == [b"safe"]

@@ -33,7 +33,7 @@ def test_p49_what_was_acknowledged_survives_sigkill_and_vectors_are_found_under_
 
 @pytest.mark.skipif(shutil.which("gcc") is None, reason="the failing disk is built with gcc")
 def test_what_was_acknowledged_survives_a_disk_that_fails():
-    report = run("--faults", "--stride", "61")
+    report = run("--faults", "--stride", "97")
     assert report["problems"] == []
     assert report["runs"] > 30
     assert any("disk is full" in refusal for refusal in report["refusals"])

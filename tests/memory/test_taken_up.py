@@ -74,6 +74,7 @@ async def test_what_stands_in_the_file_already_is_not_recorded_again(tmp_path):
     await store.episodes.record(episode(), [call(id="one")], [None])
     store.close()
     journal = Journal(tmp_path / "denizen.db-answers")  # killed between commit and retiring
+    journal.clear()
     for id in ("one", "two"):
         assert journal.append(spell_of(call(id=id))) is not None
     store = Store(tmp_path / "denizen.db")
@@ -93,7 +94,9 @@ async def test_the_next_process_takes_up_what_another_could_not(killed):
 
 
 async def test_entries_that_cannot_be_read_stop_the_start_and_stay(tmp_path):
-    Journal(tmp_path / "denizen.db-answers").append(b'{"of": "another version"}')
+    journal = Journal(tmp_path / "denizen.db-answers")
+    journal.clear()
+    journal.append(b'{"of": "another version"}')
     for _ in range(2):
         with pytest.raises(StoreError, match="another version"):
             Store(tmp_path / "denizen.db")
