@@ -51,7 +51,6 @@ from graders.unit_tests import unit_tests
 from learner import adapter_routes, cycle_routes, task_routes
 from learner.coverage import Coverage
 from learner.curriculum import missing
-from learner.cycle import Workshop
 from learner.evaluation import Evaluation
 from learner.fit import Fit
 from learner.intake import Intake, answered_of
@@ -59,8 +58,10 @@ from learner.pointer import Pointer
 from learner.registry import Registry
 from learner.rollouts import Practice
 from learner.runner import CycleRunner
+from learner.sources import PracticeRows
 from learner.training_process import TrainingProcess
 from learner.trees import main_line, rows_of_tree
+from learner.workshop import Workshop
 from memory import erase_routes
 from memory import routes as memory_routes
 from memory.embedding_process import EmbeddingProcess
@@ -429,11 +430,13 @@ class Service:
                 log_path=self.home / "logs/learner.log",
             )
 
+        practice = self._practice()
         return Workshop(
             store=self.store,
             registry=self.registry,
             pointer=self.pointer,
-            practice=self._practice(),
+            practice=practice,
+            rows=PracticeRows(practice, self.store.tasks, config),
             weights=self.slot,
             open_training=open_training,
             work_dir=self.home / "work",

@@ -5,7 +5,8 @@ import logging
 from collections.abc import Callable, Sequence
 
 from learner.curriculum import LearnerConfig, missing, missing_work
-from learner.cycle import LearningCycle, Progress, Workshop
+from learner.cycle import LearningCycle
+from learner.workshop import Progress, Workshop
 from memory.errors import ConflictError
 from memory.store import Store
 from memory.types import Cycle, CycleState, new_id, utc_now

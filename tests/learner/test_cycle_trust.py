@@ -13,10 +13,12 @@ from graders.catalog import find_grader
 from graders.trust import JudgeTrust
 from graders.types import Grader
 from learner.curriculum import LearnerConfig
-from learner.cycle import LearningCycle, Workshop
+from learner.cycle import LearningCycle
 from learner.gate import GateConfig
 from learner.registry import Registry
 from learner.rollouts import Practice
+from learner.sources import PracticeRows
+from learner.workshop import Workshop
 from memory.task_store import add_task
 from memory.types import Call, CycleState, Message, Split, TaskSpec, message_text
 from tests import records
@@ -140,11 +142,13 @@ def cycle_of(store, trust: JudgeTrust, training: FakeTraining, tmp_path, skills)
     def grader_of(task: TaskSpec) -> Grader:
         return judge if task.grader == "judge" else find_grader(task.grader)
 
+    practice = Practice(sample=sample, grader_of=grader_of, store=store, trust=trust)
     shop = Workshop(
         store=store,
         registry=Registry(store.versions, tmp_path / "adapters", FIT),
         pointer=FakePointer(),  # type: ignore[arg-type]
-        practice=Practice(sample=sample, grader_of=grader_of, store=store, trust=trust),
+        practice=practice,
+        rows=PracticeRows(practice, store.tasks, CONFIG),
         weights=FakeWeights(),
         open_training=lambda _parent: training,  # type: ignore[arg-type, return-value]
         work_dir=tmp_path / "work",
