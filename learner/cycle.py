@@ -3,28 +3,36 @@
 The sequence only: steps, versions, the gate and the pointer each have a module of
 their own. Whatever fails in here leaves the live version untouched and a row that says why.
 
-A cycle whose service stopped is not taken up again, although the training process could go on from
-a step: its rows are people's words, which an erasure would have to find until then, and what it
-had sampled and scored is known to nothing but the process that died. The next one starts afresh.
+All that it knows stands in the store as soon as it is known, or, for weights, in the cycle's
+folder: a cycle whose service ended is run again by the next one, passes over what is done, and
+comes to where the first one would have come.
 """
 
 import asyncio
 import logging
 import random
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from learner import curriculum
-from learner.errors import NoSignalError
+from learner.errors import CycleStoppedError, NoSignalError
 from learner.gate import GateReport, Verdict, compare
 from learner.receipts import cycle_receipt, why_no_signal
 from learner.steps import Steps
 from learner.workshop import Progress, Workshop
-from memory.cycle_store import WHY_INTERRUPTED
 from memory.errors import ConflictError
-from memory.types import Cycle, CycleState, Split, TaskSpec, VersionStatus
+from memory.types import (
+    AdapterVersion,
+    Cycle,
+    CycleStage,
+    CycleState,
+    Split,
+    TaskRole,
+    TaskSpec,
+    VersionStatus,
+)
 
 log = logging.getLogger(__name__)
 
@@ -36,72 +44,127 @@ class LearningCycle:
     cycle: Cycle
     workshop: Workshop
     progress: Progress = field(default_factory=Progress)
-    _receipts: list[dict[str, Any]] = field(default_factory=list)
+    why_stopped: str | None = None  # set before it is cancelled for good; else it waits
 
     async def run(self) -> Cycle:
-        """Learn, prove, and settle what becomes of it."""
+        """Learn, prove, and settle what becomes of it.
+
+        Cancelled, it waits as it is for the next service; with ``why_stopped``, it has ended.
+        """
         try:
             state, reason = await self._learn()
         except NoSignalError as error:
             state, reason = CycleState.NO_SIGNAL, error.message
+        except CycleStoppedError as error:
+            state, reason = CycleState.INTERRUPTED, error.message
         except asyncio.CancelledError:
-            self._end(CycleState.INTERRUPTED, WHY_INTERRUPTED)
+            if self.why_stopped is None:
+                self.workshop.store.cycles.note_stop(self.cycle.id)
+            else:
+                self.end(CycleState.INTERRUPTED, self.why_stopped)
             raise
         except Exception as error:  # a failed cycle is a row, not an outage
             log.exception("cycle %s failed", self.cycle.id)
             state, reason = CycleState.FAILED, f"{type(error).__name__}: {error}"
-        finally:
-            shutil.rmtree(self._dir, ignore_errors=True)
-        return self._end(state, reason)
+        return self.end(state, reason)
+
+    def end(self, state: CycleState, reason: str) -> Cycle:
+        """Write the verdict down, and delete what the cycle has left in files."""
+        store = self.workshop.store
+        if state in {CycleState.FAILED, CycleState.INTERRUPTED}:
+            store.versions.reject_unproven(self.cycle.id)
+        summed = cycle_receipt([step.receipt for step in store.cycles.steps(self.cycle.id)])
+        receipt = {**self.cycle.receipt, **summed}
+        ended = store.cycles.end(self.cycle.id, state, reason, receipt=receipt)
+        shutil.rmtree(self._dir, ignore_errors=True)
+        return ended
 
     @property
     def _dir(self) -> Path:
         return self.workshop.work_dir / self.cycle.id
 
     async def _learn(self) -> tuple[CycleState, str]:
+        shop = self.workshop
+        tasks = self._tasks()
+        tests = [*tasks[TaskRole.HELDOUT], *tasks[TaskRole.GUARD]]
+        made = shop.store.versions.of_cycle(self.cycle.id)
+        if made is None:
+            made = await self._seal(await self._train(tests, tasks[TaskRole.TRAIN]))
+        name = made.id
+        shop.check_erasure(self.cycle.id)
+        shop.store.cycles.set_candidate(self.cycle.id, name)
+        self.progress.phase = "publishing the candidate"
+        await shop.weights.publish(name)
+        before = await self._score(tests, self.cycle.start_version, "before")  # as recorded
+        self.progress.phase = "scoring the candidate on held-out tasks"
+        after = await self._score(tests, name, "after")
+        skills = {task.id: task.skill_id for task in tests}
+        guards = frozenset(task.id for task in tasks[TaskRole.GUARD])
+        report = compare(before, after, skills, config=shop.gate, guards=guards)
+        shop.check_erasure(self.cycle.id)
+        shop.store.cycles.set_gate(self.cycle.id, report.to_json())
+        self.progress.phase = "settling"
+        return await self._settle(name, report)
+
+    async def _train(self, tests: Sequence[TaskSpec], train: Sequence[TaskSpec]) -> Steps:
+        """Score the live version and make the steps that are left."""
         shop, start = self.workshop, self.cycle.start_version
-        train, heldout, guards = self._tasks()
-        self._dir.mkdir(parents=True)
         steps = Steps(
             cycle=self.cycle,
             workshop=shop,
             progress=self.progress,
             folder=self._dir,
             name=shop.registry.next_name(),
-            receipts=self._receipts,
         )
-        parent = await shop.registry.parent_path(start)
-        async with shop.open_training(parent) as training:
-            self.progress.phase = "scoring the live version on held-out tasks"
-            tests = [*heldout, *guards]
-            before = await shop.practice.score(tests, adapter=start, cycle_id=self.cycle.id)
-            weights = await steps.run(train, training)
+        await asyncio.to_thread(steps.restore)
+        if not steps.are_done:
+            parent = await shop.registry.parent_path(start)
+            async with shop.open_training(parent, steps.weights) as training:
+                self.progress.phase = "scoring the live version on held-out tasks"
+                await self._score(tests, start, "before")
+                await steps.run(train, training)
+        return steps
+
+    async def _seal(self, steps: Steps) -> AdapterVersion:
+        """Make a version of what the steps have left.
+
+        Raises:
+            NoSignalError: no step taught anything.
+        """
+        shop, weights = self.workshop, steps.weights
         if weights is None:
-            raise NoSignalError(why_no_signal(self._receipts))
-        sealed = await asyncio.to_thread(
+            raise NoSignalError(why_no_signal([step.receipt for step in steps.done]))
+        self.progress.phase = "sealing the candidate"
+        shop.check_erasure(self.cycle.id)
+        return await asyncio.to_thread(
             shop.registry.seal,
             weights,
-            parent=start,
+            parent=self.cycle.start_version,
             cycle_id=self.cycle.id,
-            episode_ids=steps.taught,
+            episode_ids=steps.taught(),
         )
-        name = sealed.id  # an import may have taken the one that was next when the cycle began
-        shop.store.cycles.set_candidate(self.cycle.id, name)
-        await shop.weights.publish(name)
-        self.progress.phase = "scoring the candidate on held-out tasks"
-        after = await shop.practice.score(tests, adapter=name, cycle_id=self.cycle.id)
-        skills = {task.id: task.skill_id for task in tests}
-        guard_ids = frozenset(task.id for task in guards)
-        report = compare(before, after, skills, config=shop.gate, guards=guard_ids)
-        shop.store.cycles.set_gate(self.cycle.id, report.to_json())
-        return await self._settle(name, report)
 
-    def _tasks(self) -> tuple[list[TaskSpec], list[TaskSpec], list[TaskSpec]]:
-        """Return tasks to practise, held-out ones to prove a gain, and ones of every other skill.
+    async def _score(
+        self, tests: Sequence[TaskSpec], adapter: str, stage: str
+    ) -> dict[str, float | None]:
+        at = CycleStage(cycle_id=self.cycle.id, name=stage)
+        return await self.workshop.practice.score(tests, adapter=adapter, stage=at)
+
+    def _tasks(self) -> dict[TaskRole, list[TaskSpec]]:
+        """Return what the cycle works on; the choice is written down before anything is done.
 
         Raises:
             NoSignalError: there is nothing to practise, or too little to prove a gain on.
         """
+        cycles = self.workshop.store.cycles
+        found = cycles.tasks(self.cycle.id)
+        if not found:
+            found = self._choose_tasks()
+            cycles.set_tasks(self.cycle.id, found)
+        return {role: found.get(role, []) for role in TaskRole}
+
+    def _choose_tasks(self) -> dict[TaskRole, list[TaskSpec]]:
+        """Choose tasks to practise, held-out ones to prove a gain, and ones of other skills."""
         shop, mine = self.workshop, self.cycle.skill_ids
         train = shop.store.tasks.of_skills(mine, Split.TRAIN)
         if not train:
@@ -120,7 +183,7 @@ class LearningCycle:
                 f"the skills have {len(heldout)} of {shop.gate.min_tasks} held-out tasks "
                 "(promotion.min_tasks), too few to prove a gain"
             )
-        return train, heldout, guards
+        return {TaskRole.TRAIN: train, TaskRole.HELDOUT: heldout, TaskRole.GUARD: guards}
 
     def _sample(self, tasks: list[TaskSpec], num: int, rng: random.Random) -> list[TaskSpec]:
         """Choose other tasks in each cycle, so that retries are not selected on the same ones."""
@@ -129,6 +192,9 @@ class LearningCycle:
 
     async def _settle(self, name: str, report: GateReport) -> tuple[CycleState, str]:
         pointer, reason = self.workshop.pointer, "; ".join(report.reasons)
+        status = self.workshop.store.versions.get(name).status
+        if self.cycle.num_resumes and status is not VersionStatus.CANDIDATE:
+            return self._decided(name), reason  # before its service ended
         try:
             if report.verdict is Verdict.REJECT:
                 await pointer.reject(name, reason=reason)
@@ -148,13 +214,3 @@ class LearningCycle:
             return CycleState.PROPOSED
         was_rejected = status in {VersionStatus.REJECTED, VersionStatus.TAINTED}
         return CycleState.REJECTED if was_rejected else CycleState.PROMOTED
-
-    def _end(self, state: CycleState, reason: str) -> Cycle:
-        if state in {CycleState.FAILED, CycleState.INTERRUPTED}:
-            self.workshop.store.versions.reject_unproven(self.cycle.id)
-        return self.workshop.store.cycles.end(
-            self.cycle.id,
-            state,
-            reason,
-            receipt={**self.cycle.receipt, **cycle_receipt(self._receipts)},
-        )

@@ -1,10 +1,10 @@
 """Where the rows of an optimizer step come from: the seam, and practice as its first filling.
 
 A source is asked for one step at a time and answers with training rows, an account of what it
-considered, and the episodes that would teach. It does not know how rows are trained.
+considered, and the episodes that would teach. Asked again for the same step, by the service that
+goes on with a cycle, it answers the same. It does not know how rows are trained.
 """
 
-import asyncio
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,10 +12,9 @@ from typing import Any, Protocol
 
 from learner.curriculum import LearnerConfig
 from learner.receipts import practice_receipt
-from learner.rollouts import Practice, group_of, mean_reward
+from learner.rollouts import Practice, group_of
 from learner.rows import RowBatch, SkipReason, rows_of
-from memory.task_store import TaskStore
-from memory.types import TaskSpec
+from memory.types import CycleStage, TaskSpec
 
 # The trainer computes log-probabilities over the whole vocabulary; so must the sampler draw,
 # whatever the task's request or the model's own defaults say.
@@ -30,6 +29,11 @@ class StepPlan:
     index: int  # from 1
     adapter: str  # the weights that are trained: "base", a version, or an earlier step's
     tasks: Sequence[TaskSpec]  # chosen for practice
+
+    @property
+    def stage(self) -> CycleStage:
+        """Where what is sampled for it belongs."""
+        return stage_of(self.cycle_id, self.index)
 
     def group_id(self, number: int | str) -> str:
         """Name a group of this step."""
@@ -71,9 +75,8 @@ class RowSource(Protocol):
 class PracticeRows:
     """Rows of fresh tries at the step's tasks by the weights that are trained."""
 
-    def __init__(self, practice: Practice, tasks: TaskStore, config: LearnerConfig) -> None:
+    def __init__(self, practice: Practice, config: LearnerConfig) -> None:
         self._practice = practice
-        self._tasks = tasks
         self._config = config
 
     async def gather(self, plan: StepPlan) -> Gathered:
@@ -84,11 +87,8 @@ class PracticeRows:
             adapter=plan.adapter,
             num_samples=config.group_size,
             sampling={"temperature": config.temperature, **FULL_DISTRIBUTION},
-            cycle_id=plan.cycle_id,
-        )
-        await asyncio.to_thread(
-            self._tasks.note_practice,
-            {trials[0].task.id: mean_reward(trials) for trials in tried if trials},
+            stage=plan.stage,
+            counts=True,
         )
         groups = [
             group_of(trials, group_id=plan.group_id(i)) for i, trials in enumerate(tried) if trials
@@ -98,6 +98,11 @@ class PracticeRows:
             episode_ids=frozenset(t.call.episode_id for trials in tried for t in trials),
             receipt=practice_receipt(tried),
         )
+
+
+def stage_of(cycle_id: str, index: int) -> CycleStage:
+    """Return the stage of a step."""
+    return CycleStage(cycle_id=cycle_id, name=f"step-{index:02d}")
 
 
 def _joined(one: RowBatch, other: RowBatch) -> RowBatch:

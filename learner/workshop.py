@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Protocol
 
 from learner.curriculum import LearnerConfig
+from learner.errors import CycleStoppedError
 from learner.gate import GateConfig
 from learner.pointer import Pointer
 from learner.registry import Registry
@@ -16,6 +17,8 @@ from learner.rollouts import Practice
 from learner.sources import RowSource
 from learner.training_process import TrainingProcess
 from memory.store import Store
+
+WHY_ERASED = "something that the cycle worked with was erased; what it had made of it is deleted"
 
 
 class Weights(Protocol):
@@ -42,11 +45,22 @@ class Workshop:
     rows: RowSource  # where a step's rows come from
     extra_rows: Sequence[RowSource] = ()  # what is added to a step that has rows of its own
     weights: Weights
-    open_training: Callable[[Path | None], TrainingProcess]  # from the adapter to continue from
+    base_digest: str  # sha256 of the base model's weights
+    open_training: Callable[[Path | None, Path | None], TrainingProcess]
+    """From the adapter of the version to continue from, and from a step of the same cycle."""
     work_dir: Path
     learner: LearnerConfig
     gate: GateConfig
     promotes_by_itself: bool
+
+    def check_erasure(self, cycle_id: str) -> None:
+        """Stop a cycle where something was erased that it works with.
+
+        Raises:
+            CycleStoppedError: it was.
+        """
+        if self.store.cycles.is_hit_by_erasure(cycle_id):
+            raise CycleStoppedError(WHY_ERASED)
 
 
 @dataclass(slots=True)

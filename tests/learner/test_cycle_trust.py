@@ -81,7 +81,9 @@ class FakeTraining:
     async def __aexit__(self, *_: object) -> None:
         return None
 
-    async def step(self, rows_path: Path, out_dir: Path) -> dict[str, Any]:
+    async def step(
+        self, rows_path: Path, out_dir: Path, *, keep_moments: bool = False
+    ) -> dict[str, Any]:
         self.rows += [json.loads(line) for line in rows_path.read_text("utf-8").splitlines()]
         out_dir.mkdir()
         write_adapter(out_dir)
@@ -148,9 +150,10 @@ def cycle_of(store, trust: JudgeTrust, training: FakeTraining, tmp_path, skills)
         registry=Registry(store.versions, tmp_path / "adapters", FIT),
         pointer=FakePointer(),  # type: ignore[arg-type]
         practice=practice,
-        rows=PracticeRows(practice, store.tasks, CONFIG),
+        rows=PracticeRows(practice, CONFIG),
         weights=FakeWeights(),
-        open_training=lambda _parent: training,  # type: ignore[arg-type, return-value]
+        open_training=lambda _parent, _step: training,  # type: ignore[arg-type, return-value]
+        base_digest=FIT.base_digest,
         work_dir=tmp_path / "work",
         learner=CONFIG,
         gate=GateConfig(min_tasks=2),
