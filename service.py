@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import shutil
 import signal
 import socket
 import sys
@@ -51,7 +50,6 @@ from graders.unit_tests import unit_tests
 from learner import adapter_routes, cycle_routes, task_routes
 from learner.coverage import Coverage
 from learner.curriculum import missing
-from learner.cycle import Workshop
 from learner.evaluation import Evaluation
 from learner.fit import Fit
 from learner.intake import Intake, answered_of
@@ -59,8 +57,10 @@ from learner.pointer import Pointer
 from learner.registry import Registry
 from learner.rollouts import Practice
 from learner.runner import CycleRunner
+from learner.sources import PracticeRows
 from learner.training_process import TrainingProcess
 from learner.trees import main_line, rows_of_tree
+from learner.workshop import Workshop
 from memory import erase_routes
 from memory import routes as memory_routes
 from memory.embedding_process import EmbeddingProcess
@@ -135,8 +135,6 @@ class Service:
         self._clients = clients
         tenants = config.privacy.learn_from
         self.store = Store(self.home / "denizen.db", config.memory, learn_from=tenants)
-        for cycle_id in self.store.cycles.interrupt_running():
-            self.store.versions.reject_unproven(cycle_id)
         digest = await asyncio.to_thread(base_digest, model)
         self.fit = await asyncio.to_thread(
             Fit.of, model, base_digest=digest, max_rank=config.engine.max_lora_rank
@@ -144,7 +142,6 @@ class Service:
         self.registry = Registry(self.store.versions, self.home / "adapters", self.fit)
         for path in self.registry.swept:
             log.warning("%s was left unfinished by a crash, or is of another database", path.name)
-        shutil.rmtree(self.home / "work", ignore_errors=True)
         versions = self.store.versions
         self.slot = AdapterSlot(
             clients,
@@ -186,9 +183,11 @@ class Service:
             self.home,
             running=placement.running,
             forget=[placement.forget, prompts.forget, self.judges.forget],
+            let_go=[self.runner.let_go],
             clean_up=[self.sorter.distrust, self.vectors.reconcile, self.vectors.save],
         )
         await self.eraser.finish()
+        self.runner.adopt()
         self.gateway = Gateway(
             slot=self.slot,
             placement=placement,
@@ -226,7 +225,7 @@ class Service:
         return self._application(names)
 
     async def stop(self) -> None:
-        """Stop what runs, in the reverse order, and write down what was interrupted."""
+        """Stop what runs, in the reverse order, and write down what is to be gone on with."""
         self.scheduler.stop()
         await self.runner.stop()
         for task in self._tasks:
@@ -347,6 +346,7 @@ class Service:
         if not was_ready and not self.slot.not_ready():
             _say(f"Denizen is ready at {self.url} (live: {self.slot.live})")
             self._told_reason = None
+            self.runner.take_up()
 
     def _on_task_ended(self, task: "asyncio.Task[None]") -> None:
         """Stop the service when a part that must run for ever has ended by an error."""
@@ -420,21 +420,26 @@ class Service:
     def _workshop(self, model: Path) -> Workshop:
         config = self.settings.learner
 
-        def open_training(parent: Path | None) -> TrainingProcess:
+        def open_training(parent: Path | None, resume_from: Path | None) -> TrainingProcess:
             return TrainingProcess(
                 model_dir=model,
                 config=config,
                 parent_adapter=parent,
+                resume_from=resume_from,
+                max_memory_mib=config.max_memory_mib,
                 step_timeout_s=config.step_timeout_s,
                 log_path=self.home / "logs/learner.log",
             )
 
+        practice = self._practice()
         return Workshop(
             store=self.store,
             registry=self.registry,
             pointer=self.pointer,
-            practice=self._practice(),
+            practice=practice,
+            rows=PracticeRows(practice, config),
             weights=self.slot,
+            base_digest=self.fit.base_digest,
             open_training=open_training,
             work_dir=self.home / "work",
             learner=config,

@@ -1,5 +1,6 @@
 """What to learn next: when a skill has enough new signal, and which of its tasks to practise."""
 
+import hashlib
 import random
 from collections.abc import Sequence
 
@@ -8,6 +9,17 @@ from pydantic import ConfigDict, Field
 from learner.advantages import Baseline
 from learner.trainer_config import TrainerConfig
 from memory.types import Skill, SkillPolicy, TaskSpec
+
+OF_TIME_AND_ROOM = (
+    "enabled",
+    "check_interval_s",
+    "min_new_signal",
+    "min_train_tasks",
+    "min_heldout_tasks",
+    "step_timeout_s",
+    "max_memory_mib",
+)
+"""Settings that may change while a cycle waits to be gone on with."""
 
 
 class LearnerConfig(TrainerConfig):
@@ -49,6 +61,16 @@ class LearnerConfig(TrainerConfig):
     """Held-out tasks a gate tries, spread evenly over the skills."""
     step_timeout_s: float = Field(default=900.0, gt=0.0)
     """Seconds after which a training step counts as hung."""
+    max_memory_mib: int | None = Field(default=None, ge=1)
+    """MiB that the training process may allocate; beyond that the cycle fails and says so. None
+    does not bound it; where the machine runs short the kernel still ends it before anything else.
+    """
+
+    @property
+    def sha256(self) -> str:
+        """Of the settings that decide what a cycle's steps do, not when or how fast."""
+        shaping = self.model_dump_json(exclude=set(OF_TIME_AND_ROOM))
+        return hashlib.sha256(shaping.encode()).hexdigest()
 
 
 def missing(skill: Skill, config: LearnerConfig) -> list[str]:

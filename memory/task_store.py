@@ -57,19 +57,6 @@ class TaskStore:
         found = self._db.read(sql, (split.value, *skill_ids, *self._learn_from))
         return [rows.decode(TaskSpec, row) for row in found]
 
-    def note_practice(self, mean_rewards: Mapping[str, float | None]) -> None:
-        """Remember that tasks were practised and with which mean reward (None: unscored)."""
-
-        def write(db: Transaction) -> None:
-            for task_id, reward in mean_rewards.items():
-                db.execute(
-                    """UPDATE tasks SET num_practised = num_practised + 1, last_reward = ?
-                        WHERE id = ?""",
-                    (reward, task_id),
-                )
-
-        self._db.write(write)
-
     def page(
         self,
         *,
@@ -100,6 +87,18 @@ def add_task(db: Transaction, task: TaskSpec) -> bool:
         f"INSERT OR IGNORE INTO tasks ({columns}) VALUES ({marks})", tuple(row.values())
     )
     return bool(cursor.rowcount)
+
+
+def note_practice(db: Transaction, mean_rewards: Mapping[str, float | None]) -> None:
+    """Remember that tasks were practised and with which mean reward (None: unscored).
+
+    Inside a write.
+    """
+    for task_id, reward in mean_rewards.items():
+        db.execute(
+            "UPDATE tasks SET num_practised = num_practised + 1, last_reward = ? WHERE id = ?",
+            (reward, task_id),
+        )
 
 
 def replace_derived(db: Transaction, task: TaskSpec) -> None:
