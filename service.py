@@ -28,6 +28,7 @@ from agent.base_model import base_digest, local_model, prepare_packaged_model
 from agent.engine import VllmProcess
 from agent.gateway import Gateway
 from agent.http_server import Server, listen
+from agent.likelihood import Likelihood
 from agent.model_names import ModelNames
 from agent.pins import Pins
 from agent.placement import Placement
@@ -53,14 +54,17 @@ from learner.curriculum import missing
 from learner.evaluation import Evaluation
 from learner.fit import Fit
 from learner.intake import Intake, answered_of
+from learner.live_groups import LiveGroups
+from learner.live_proof import LiveProof
 from learner.pointer import Pointer
 from learner.registry import Registry
+from learner.rehearsal import RehearsalRows
 from learner.rollouts import Practice
 from learner.runner import CycleRunner
-from learner.sources import PracticeRows
+from learner.sources import JoinedRows, PracticeRows
 from learner.training_process import TrainingProcess
 from learner.trees import main_line, rows_of_tree
-from learner.workshop import Workshop
+from learner.workshop import LiveWork, Workshop
 from memory import erase_routes
 from memory import routes as memory_routes
 from memory.embedding_process import EmbeddingProcess
@@ -68,6 +72,7 @@ from memory.eraser import Eraser
 from memory.errors import ConfigError, DenizenError
 from memory.fences import ControlTokens
 from memory.http import answer, answer_errors
+from memory.neighbours import Neighbours
 from memory.privacy import Privacy, redactor_of
 from memory.recall import Recall
 from memory.regrouping import Regrouping
@@ -431,20 +436,30 @@ class Service:
                 log_path=self.home / "logs/learner.log",
             )
 
-        practice = self._practice()
+        practice, promotion = self._practice(), self.settings.promotion
+        fresh = PracticeRows(practice, config)
+        neighbours = Neighbours(self.store.database, embedder_id=self._embedder.id)
+        recorded = LiveGroups(self.store, neighbours, config)
+        proof = LiveProof(
+            recorded, Likelihood(self.slot), promotion, max_episodes=config.max_heldout_tasks
+        )
         return Workshop(
             store=self.store,
             registry=self.registry,
             pointer=self.pointer,
             practice=practice,
-            rows=PracticeRows(practice, config),
+            rows=JoinedRows(fresh, recorded),
+            extra_rows=[RehearsalRows(fresh, self.store, config)],
             weights=self.slot,
             base_digest=self.fit.base_digest,
             open_training=open_training,
             work_dir=self.home / "work",
             learner=config,
-            gate=self.settings.promotion,
-            promotes_by_itself=self.settings.promotion.mode == "auto",
+            gate=promotion,
+            promotes_by_itself=promotion.mode == "auto",
+            live=LiveWork(
+                groups=recorded, proof=proof, promotes_by_itself=promotion.promote_unreplayed
+            ),
         )
 
     def _application(self, names: ModelNames) -> ASGIApp:

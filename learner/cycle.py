@@ -15,11 +15,14 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from learner import curriculum
+from learner import curriculum, live_proof
 from learner.errors import CycleStoppedError, NoSignalError
 from learner.gate import GateReport, Verdict, compare
+from learner.live_groups import LiveRecord
 from learner.receipts import cycle_receipt, why_no_signal
+from learner.rehearsal import choose_rehearsed
 from learner.steps import Steps
 from learner.workshop import Progress, Workshop
 from memory.errors import ConflictError
@@ -85,7 +88,7 @@ class LearningCycle:
 
     async def _learn(self) -> tuple[CycleState, str]:
         shop = self.workshop
-        tasks = self._tasks()
+        tasks = await asyncio.to_thread(self._tasks)
         tests = [*tasks[TaskRole.HELDOUT], *tasks[TaskRole.GUARD]]
         made = shop.store.versions.of_cycle(self.cycle.id)
         if made is None:
@@ -99,12 +102,35 @@ class LearningCycle:
         self.progress.phase = "scoring the candidate on held-out tasks"
         after = await self._score(tests, name, "after")
         skills = {task.id: task.skill_id for task in tests}
-        guards = frozenset(task.id for task in tasks[TaskRole.GUARD])
-        report = compare(before, after, skills, config=shop.gate, guards=guards)
+        if tasks[TaskRole.HELDOUT]:
+            guards = frozenset(task.id for task in tasks[TaskRole.GUARD])
+            report = compare(before, after, skills, config=shop.gate, guards=guards)
+            shown, goes_live = report.to_json(), shop.promotes_by_itself
+        else:
+            guarded = compare(before, after, skills, config=shop.gate)
+            report, shown, goes_live = await self._prove_live(guarded, name)
         shop.check_erasure(self.cycle.id)
-        shop.store.cycles.set_gate(self.cycle.id, report.to_json())
+        shop.store.cycles.set_gate(self.cycle.id, shown)
         self.progress.phase = "settling"
-        return await self._settle(name, report)
+        return await self._settle(name, report, goes_live=goes_live)
+
+    async def _prove_live(
+        self, guards: GateReport, name: str
+    ) -> tuple[GateReport, dict[str, Any], bool]:
+        """Prove a candidate on recorded episodes.
+
+        Returns:
+            The report, what is shown of it, and whether it may go live without a person.
+        """
+        shop = self.workshop
+        if shop.live is None:
+            raise NoSignalError("there are no held-out tasks")
+        self.progress.phase = "comparing recorded answers"
+        live = await shop.live.proof.compare(self.cycle, name)
+        report = live_proof.judge(guards, live, shop.gate)
+        goes_live = shop.promotes_by_itself and shop.live.promotes_by_itself
+        is_proven = live_proof.is_proven(live, shop.gate)
+        return report, report.to_json() | {"live": live.to_json()}, goes_live and is_proven
 
     async def _train(self, tests: Sequence[TaskSpec], train: Sequence[TaskSpec]) -> Steps:
         """Score the live version and make the steps that are left."""
@@ -167,8 +193,6 @@ class LearningCycle:
         """Choose tasks to practise, held-out ones to prove a gain, and ones of other skills."""
         shop, mine = self.workshop, self.cycle.skill_ids
         train = shop.store.tasks.of_skills(mine, Split.TRAIN)
-        if not train:
-            raise NoSignalError("the skills have no training tasks")
         rng = random.Random(self.cycle.id)
         others = [skill.id for skill in shop.store.skills.all() if skill.id not in mine]
         heldout, guards = (
@@ -178,19 +202,34 @@ class LearningCycle:
                 (others, shop.learner.max_heldout_tasks // 2),
             )
         )
-        if len(heldout) < shop.gate.min_tasks:
-            raise NoSignalError(
-                f"the skills have {len(heldout)} of {shop.gate.min_tasks} held-out tasks "
+        found = {TaskRole.GUARD: guards}
+        found[TaskRole.REHEARSAL] = choose_rehearsed(shop.store, self.cycle, shop.learner)
+        if (why_not := self._why_not_practised(len(train), len(heldout))) is None:
+            return found | {TaskRole.TRAIN: train, TaskRole.HELDOUT: heldout}
+        record = shop.live.groups.record(self.cycle) if shop.live else LiveRecord()
+        if not record.train:
+            raise NoSignalError(f"{why_not}; {record.why_nothing}" if shop.live else why_not)
+        return found
+
+    def _why_not_practised(self, num_train: int, num_heldout: int) -> str | None:
+        min_tasks = self.workshop.gate.min_tasks
+        if not num_train:
+            return "the skills have no training tasks"
+        if num_heldout < min_tasks:
+            return (
+                f"the skills have {num_heldout} of {min_tasks} held-out tasks "
                 "(promotion.min_tasks), too few to prove a gain"
             )
-        return {TaskRole.TRAIN: train, TaskRole.HELDOUT: heldout, TaskRole.GUARD: guards}
+        return None
 
     def _sample(self, tasks: list[TaskSpec], num: int, rng: random.Random) -> list[TaskSpec]:
         """Choose other tasks in each cycle, so that retries are not selected on the same ones."""
         rng.shuffle(tasks)
         return curriculum.choose(tasks, num, rng)
 
-    async def _settle(self, name: str, report: GateReport) -> tuple[CycleState, str]:
+    async def _settle(
+        self, name: str, report: GateReport, *, goes_live: bool
+    ) -> tuple[CycleState, str]:
         pointer, reason = self.workshop.pointer, "; ".join(report.reasons)
         status = self.workshop.store.versions.get(name).status
         if self.cycle.num_resumes and status is not VersionStatus.CANDIDATE:
@@ -201,7 +240,7 @@ class LearningCycle:
                 return CycleState.REJECTED, reason
             if report.verdict is Verdict.INCONCLUSIVE:
                 return CycleState.INCONCLUSIVE, reason
-            if not self.workshop.promotes_by_itself:
+            if not goes_live:
                 return CycleState.PROPOSED, reason
             await pointer.approve(name, actor="gate", reason=reason)
             return CycleState.PROMOTED, reason

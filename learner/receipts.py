@@ -47,6 +47,9 @@ def cycle_receipt(steps: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "trained_tokens": sum(step["trained_tokens"] for step in trained),
         "reward_first": steps[0]["reward_mean"] if steps else None,
         "reward_last": steps[-1]["reward_mean"] if steps else None,
+        "rehearsal_rows": sum(step.get("rehearsal_rows", 0) for step in steps),
+        "live_rows": sum(step.get("live_rows", 0) for step in steps),
+        "live": next((step["live"] for step in reversed(steps) if "live" in step), None),
         "seconds_sampling": sum(step["seconds_sampling"] for step in steps),
         "seconds_training": sum(step["seconds_training"] for step in steps),
     }
@@ -59,6 +62,6 @@ def why_no_signal(steps: Sequence[Mapping[str, Any]]) -> str:
         skipped.update(step["skipped_groups"])
     counted = ", ".join(f"{num} {reason}" for reason, num in skipped.items()) or "none"
     return (
-        f"in none of {len(steps)} steps did rollouts of one task differ in reward "
-        f"(groups skipped: {counted})"
+        f"in none of {len(steps)} steps did rollouts of one task, or recorded episodes, differ in "
+        f"reward (groups skipped: {counted})"
     )

@@ -8,7 +8,7 @@ import logging
 import shutil
 from collections.abc import Callable, Sequence
 
-from learner.curriculum import LearnerConfig, missing, missing_work
+from learner.curriculum import LearnerConfig, missing, taking_part
 from learner.cycle import LearningCycle
 from learner.workshop import WHY_ERASED, Progress, Workshop
 from memory.errors import ConflictError, NotFoundError
@@ -129,8 +129,7 @@ class CycleRunner:
     async def check(self) -> None:
         """Start a cycle when a skill has enough new signal; the scheduler calls this.
 
-        Every other skill with enough tasks takes part: one adapter serves them all, so what one
-        skill gains must not cost another, and the gate has to see both.
+        A cycle that another skill has started may have others take part.
         """
         self.take_up()
         if self._cycle is not None or not self.config.enabled or not self._is_engine_ready():
@@ -142,8 +141,9 @@ class CycleRunner:
         if ready:
             # By id: a title is made of users' words, and this line stands in the log.
             signal = ", ".join(f"skill {skill.id}: {skill.num_new_signal} new" for skill in ready)
-            taking_part = [skill.id for skill in skills if not missing_work(skill, self.config)]
-            self.start(taking_part, reason=f"enough new signal ({signal})")
+            self.start(
+                taking_part(skills, ready, self.config), reason=f"enough new signal ({signal})"
+            )
 
     def start(self, skill_ids: Sequence[int], *, reason: str) -> Cycle:
         """Start a cycle and return it at once.

@@ -7,7 +7,7 @@ goes on with a cycle, it answers the same. It does not know how rows are trained
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from learner.curriculum import LearnerConfig
@@ -29,15 +29,18 @@ class StepPlan:
     index: int  # from 1
     adapter: str  # the weights that are trained: "base", a version, or an earlier step's
     tasks: Sequence[TaskSpec]  # chosen for practice
+    part: str | None = None  # of the step, where it samples more than once
 
     @property
     def stage(self) -> CycleStage:
         """Where what is sampled for it belongs."""
-        return stage_of(self.cycle_id, self.index)
+        stage = stage_of(self.cycle_id, self.index)
+        return stage if self.part is None else replace(stage, name=f"{stage.name}-{self.part}")
 
     def group_id(self, number: int | str) -> str:
         """Name a group of this step."""
-        return f"{self.cycle_id}-{self.index:02d}-{number}"
+        part = "" if self.part is None else f"-{self.part}"
+        return f"{self.cycle_id}-{self.index:02d}{part}-{number}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -98,6 +101,20 @@ class PracticeRows:
             episode_ids=frozenset(t.call.episode_id for trials in tried for t in trials),
             receipt=practice_receipt(tried),
         )
+
+
+class JoinedRows:
+    """Rows of several sources, each of which may be the only one that has any."""
+
+    def __init__(self, *sources: RowSource) -> None:
+        self._sources = sources
+
+    async def gather(self, plan: StepPlan) -> Gathered:
+        """Ask each source in turn; of receipts with the same names the later counts."""
+        first, *others = [await source.gather(plan) for source in self._sources]
+        for other in others:
+            first = first.plus(other)
+        return first
 
 
 def stage_of(cycle_id: str, index: int) -> CycleStage:

@@ -11,7 +11,7 @@ import random
 import shutil
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -86,10 +86,14 @@ class Steps:
         """
         self.progress.num_steps = self.workshop.learner.steps_per_cycle
         adapter, num_done = self.cycle.start_version, len(self.done)
+        tries = await asyncio.to_thread(
+            self.workshop.store.tasks.tries, self.cycle.skill_ids, before_cycle=self.cycle.id
+        )
+        values = {task.id: curriculum.value_of(tries.get(task.id)) for task in train}
         try:
             if self.weights is not None:
                 adapter = await self._serve(self._trained[-1].index)
-            for index, tasks in enumerate(self._choices(train), start=1):
+            for index, tasks in enumerate(self._choices(train, values), start=1):
                 if index <= num_done:
                     continue
                 self.progress.phase, self.progress.step = "practising", index
@@ -105,13 +109,21 @@ class Steps:
     def _trained(self) -> list[CycleStep]:
         return [step for step in self.done if SHA256 in step.receipt]
 
-    def _choices(self, train: Sequence[TaskSpec]) -> Iterator[list[TaskSpec]]:
+    def _choices(
+        self, train: Sequence[TaskSpec], values: Mapping[str, float]
+    ) -> Iterator[list[TaskSpec]]:
         """Yield each step's tasks, the same whoever asks."""
-        num, tasks = self.workshop.learner.tasks_per_step, list(train)
+        config = self.workshop.learner
         num_tried: Counter[str] = Counter()
-        for index in range(1, self.workshop.learner.steps_per_cycle + 1):
-            tasks.sort(key=lambda task: num_tried[task.id])
-            chosen = curriculum.choose(tasks, num, random.Random(f"{self.cycle.id}/{index}"))
+        for index in range(1, config.steps_per_cycle + 1):
+            chosen = curriculum.choose_for_step(
+                train,
+                config.tasks_per_step,
+                random.Random(f"{self.cycle.id}/{index}"),
+                values=values,
+                num_tried=num_tried,
+                revisit_share=config.revisit_share,
+            )
             num_tried.update(task.id for task in chosen)
             yield chosen
 

@@ -11,6 +11,8 @@ from typing import Protocol
 from learner.curriculum import LearnerConfig
 from learner.errors import CycleStoppedError
 from learner.gate import GateConfig
+from learner.live_groups import LiveGroups
+from learner.live_proof import LiveProof
 from learner.pointer import Pointer
 from learner.registry import Registry
 from learner.rollouts import Practice
@@ -35,6 +37,15 @@ class Weights(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class LiveWork:
+    """What a cycle makes of work that cannot be replayed."""
+
+    groups: LiveGroups
+    proof: LiveProof
+    promotes_by_itself: bool = False  # where recorded answers prove a candidate
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Workshop:
     """What a cycle works with."""
 
@@ -52,6 +63,7 @@ class Workshop:
     learner: LearnerConfig
     gate: GateConfig
     promotes_by_itself: bool
+    live: LiveWork | None = None  # None: only practice teaches
 
     def check_erasure(self, cycle_id: str) -> None:
         """Stop a cycle where something was erased that it works with.

@@ -316,6 +316,8 @@ class Skill:
     mean_outcome: float | None = None
     num_train_tasks: int = 0
     num_heldout_tasks: int = 0
+    num_live_graded: int = 0  # graded episodes that cannot be replayed, and may be learned from
+    has_live_contrast: bool = False  # whether their outcomes differ
     num_new_signal: int = 0  # graded episodes and new tasks since the last cycle on this skill
 
 
@@ -417,6 +419,7 @@ class TaskRole(StrEnum):
     TRAIN = "train"  # may be practised
     HELDOUT = "heldout"  # proves a gain
     GUARD = "guard"  # of another skill: proves that it lost nothing
+    REHEARSAL = "rehearsal"  # of another skill: practised, too, so that it loses nothing
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
