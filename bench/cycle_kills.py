@@ -85,8 +85,19 @@ class Life:
     was_killed: bool = False
 
 
-def kill_cycles(folder: Path, model: Path, num_kills: int, rng: random.Random) -> dict[str, Any]:
-    """Kill services until there were ``num_kills``; return what came of their cycles."""
+def kill_cycles(
+    folder: Path, num_kills: int, *, most_in_a_cycle: int, rng: random.Random
+) -> dict[str, Any]:
+    """Kill services until there were ``num_kills``; return what came of their cycles.
+
+    Args:
+        folder: holds the base model in ``model``; for the homes of the services.
+        num_kills: in all.
+        most_in_a_cycle: after as many deaths a cycle would be taken for the cause of them.
+        rng: decides when.
+    """
+    runner.MAX_DEATHS = most_in_a_cycle
+    model = folder / "model"
     begun, whole = folder / "begun", folder / "whole"
     _wait_for(_fork(partial(_begin, begun, model)))
     with _engine(model) as engine_url:
@@ -99,7 +110,7 @@ def kill_cycles(folder: Path, model: Path, num_kills: int, rng: random.Random) -
         while tally.killed_in.total() < num_kills:
             run = folder / "run"
             shutil.copytree(begun, run)
-            num = min(runner.MAX_DEATHS, num_kills - tally.killed_in.total())
+            num = min(most_in_a_cycle, num_kills - tally.killed_in.total())
             tally.disturb(run, engine_url, num, rng)
             shutil.rmtree(run)
     return tally.to_json()

@@ -34,6 +34,7 @@ from learner import worker
 from learner.adapter_format import CONFIG_NAME
 from learner.adapter_weights import WEIGHTS_NAME, read_layers
 from learner.rows import write_rows
+from learner.runner import MAX_DEATHS
 from learner.trainer import Trainer
 from learner.trainer_config import TrainerConfig
 from memory.errors import AdapterError
@@ -55,16 +56,18 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--of", choices=["training", "cycle"], default="training")
+    parser.add_argument("--kills-per-cycle", type=int, default=MAX_DEATHS)
     options = parser.parse_args()
     torch.set_num_threads(1)  # a fork has one thread, and so must its parent
     with tempfile.TemporaryDirectory(prefix="denizen-bench-") as folder:
-        rng, kill = random.Random(options.seed), _kill_cycles if options.of == "cycle" else _kill
-        print(json.dumps(kill(Path(folder), options.kills, rng)))
-
-
-def _kill_cycles(folder: Path, num_kills: int, rng: random.Random) -> dict[str, Any]:
-    forked(lambda: _save(folder / "model"))
-    return kill_cycles(folder, folder / "model", num_kills, rng)
+        rng = random.Random(options.seed)
+        if options.of == "cycle":
+            forked(lambda: _save(Path(folder) / "model"))
+            most = options.kills_per_cycle
+            found = kill_cycles(Path(folder), options.kills, most_in_a_cycle=most, rng=rng)
+        else:
+            found = _kill(Path(folder), options.kills, rng)
+        print(json.dumps(found))
 
 
 def _kill(folder: Path, num_kills: int, rng: random.Random) -> dict[str, Any]:
