@@ -10,7 +10,7 @@ NUM_KILLS = 8
 
 
 def test_p43_services_killed_in_the_phases_of_a_cycle_end_with_the_undisturbed_adapter():
-    kills = ["--kills", str(NUM_KILLS), "--kills-per-cycle", str(NUM_KILLS)]
+    kills = ["--kills", str(NUM_KILLS), "--kills-per-cycle", str(NUM_KILLS), "--forked-workers"]
     ended = subprocess.run(
         [sys.executable, "-m", "bench.training_kills", "--of", "cycle", *kills],
         cwd=REPOSITORY,
