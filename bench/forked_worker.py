@@ -11,6 +11,7 @@ import os
 import signal
 import socket
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
@@ -63,9 +64,14 @@ def _do(work: socket.socket) -> NoReturn:
         _work(json.loads(told))
     for given in streams:
         os.close(given)
-    work.send(str(pid).encode())
+    try:
+        work.send(str(pid).encode())
+    except BrokenPipeError:  # whoever connected was killed meanwhile
+        os.kill(pid, signal.SIGKILL)
+        os._exit(0)
     status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    work.send(str(status & 0xFF).encode())
+    with suppress(BrokenPipeError):
+        work.send(str(status & 0xFF).encode())
     os._exit(0)
 
 
