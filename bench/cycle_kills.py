@@ -26,17 +26,20 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import uvloop
 
+import service
 import settings as configuration
 from agent.base_model import base_digest
 from agent.http_server import listen
+from bench import forked_worker
 from learner import runner
 from learner.adapter_files import verify
 from learner.curriculum import LearnerConfig
 from learner.cycle import LearningCycle
+from learner.training_process import TrainingProcess
 from learner.workshop import Progress, Workshop
 from memory.database import Transaction
 from memory.errors import AdapterError
@@ -85,8 +88,20 @@ class Life:
     was_killed: bool = False
 
 
+class ForkedTraining(TrainingProcess):
+    """A training process that is a fork of one that has loaded torch."""
+
+    socket_path: ClassVar[Path]
+
+    def __init__(self, **options: Any) -> None:
+        """Take what a real one takes."""
+        super().__init__(**options)
+        module = self._command.index("learner.worker")
+        self._command[module : module + 1] = [forked_worker.__name__, str(self.socket_path)]
+
+
 def kill_cycles(
-    folder: Path, num_kills: int, *, most_in_a_cycle: int, rng: random.Random
+    folder: Path, num_kills: int, *, most_in_a_cycle: int, is_forked: bool, rng: random.Random
 ) -> dict[str, Any]:
     """Kill services until there were ``num_kills``; return what came of their cycles.
 
@@ -94,13 +109,13 @@ def kill_cycles(
         folder: holds the base model in ``model``; for the homes of the services.
         num_kills: in all.
         most_in_a_cycle: after as many deaths a cycle would be taken for the cause of them.
+        is_forked: whether training processes are forks, which saves the seconds of loading torch.
         rng: decides when.
     """
     runner.MAX_DEATHS = most_in_a_cycle
-    model = folder / "model"
-    begun, whole = folder / "begun", folder / "whole"
+    model, begun, whole = folder / "model", folder / "begun", folder / "whole"
     _wait_for(_fork(partial(_begin, begun, model)))
-    with _engine(model) as engine_url:
+    with _engine(model) as engine_url, _workers(folder / "workers", is_forked):
         shutil.copytree(begun, whole)
         lasts = _seconds_of(_live(whole, engine_url, None))
         expected = _result(whole)
@@ -205,11 +220,29 @@ def _engine(model: Path) -> Iterator[str]:
             os.write(writer, f"{engine.url}\n".encode())
             threading.Event().wait()
 
-    pid = _fork(work)
+    with _beside(work), os.fdopen(reader, encoding="utf-8") as pipe:
+        yield pipe.readline().strip()
     os.close(writer)
+
+
+@contextmanager
+def _workers(path: Path, is_forked: bool) -> Iterator[None]:
+    """Let training processes be forks of one that has loaded torch, where that is asked for."""
+    if not is_forked:
+        yield
+        return
+    ForkedTraining.socket_path = path
+    setattr(service, TrainingProcess.__name__, ForkedTraining)
+    with forked_worker.listen(path) as listener, _beside(lambda: forked_worker.serve(listener)):
+        yield
+
+
+@contextmanager
+def _beside(work: Callable[[], object]) -> Iterator[None]:
+    """Do work in a child until the context ends."""
+    pid = _fork(work)
     try:
-        with os.fdopen(reader) as pipe:
-            yield pipe.readline().strip()
+        yield
     finally:
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
@@ -307,19 +340,19 @@ def _serve(home: Path, engine_url: str, kill: Kill | None, writer: int) -> None:
 
     setattr(runner, LearningCycle.__name__, saying)
     sections = {"engine": {"urls": (engine_url,)}, "learner": LEARNER}
-    service = Service(configuration.load(home, sections), home, HashEmbedder())
+    own = Service(configuration.load(home, sections), home, HashEmbedder())
     with (home / "said.log").open("ab") as log, listen("127.0.0.1", 0) as listener:
         os.dup2(log.fileno(), 1)
         os.dup2(log.fileno(), 2)
-        uvloop.run(_until_ended(service, listener))
+        uvloop.run(_until_ended(own, listener))
     enter(ENDED)
 
 
-async def _until_ended(service: Service, listener: socket.socket) -> None:
-    running = asyncio.create_task(service.run(listener))
-    while not running.done() and (service._server is None or service.store.cycles.running()):
+async def _until_ended(own: Service, listener: socket.socket) -> None:
+    running = asyncio.create_task(own.run(listener))
+    while not running.done() and (own._server is None or own.store.cycles.running()):
         await asyncio.sleep(POLL_S)
-    service.request_stop()
+    own.request_stop()
     await running
 
 

@@ -57,14 +57,20 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--of", choices=["training", "cycle"], default="training")
     parser.add_argument("--kills-per-cycle", type=int, default=MAX_DEATHS)
+    parser.add_argument("--forked-workers", action="store_true", help="load torch only once")
     options = parser.parse_args()
     torch.set_num_threads(1)  # a fork has one thread, and so must its parent
     with tempfile.TemporaryDirectory(prefix="denizen-bench-") as folder:
         rng = random.Random(options.seed)
         if options.of == "cycle":
             forked(lambda: _save(Path(folder) / "model"))
-            most = options.kills_per_cycle
-            found = kill_cycles(Path(folder), options.kills, most_in_a_cycle=most, rng=rng)
+            found = kill_cycles(
+                Path(folder),
+                options.kills,
+                most_in_a_cycle=options.kills_per_cycle,
+                is_forked=options.forked_workers,
+                rng=rng,
+            )
         else:
             found = _kill(Path(folder), options.kills, rng)
         print(json.dumps(found))

@@ -18,8 +18,9 @@ from learner.errors import CycleStoppedError
 from learner.gate import GateConfig
 from learner.registry import Registry
 from learner.rollouts import Practice
+from learner.rows import RowBatch, SkipReason
 from learner.runner import MAX_DEATHS, CycleRunner
-from learner.sources import PracticeRows
+from learner.sources import Gathered, PracticeRows, RowSource, StepPlan
 from learner.workshop import Workshop
 from memory.errors import ConflictError
 from memory.store import Store
@@ -29,6 +30,7 @@ from tests import records
 from tests.graders.judged import found_skill
 from tests.learner.adapters import FIT, write_adapter
 from tests.learner.test_cycle_trust import FakePointer, FakeWeights
+from tests.learner.training_rows import make_row
 
 SKILL = 1
 CONFIG = LearnerConfig(
@@ -99,6 +101,22 @@ class Training:
         return {"trained_tokens": 4, "grad_norm": 1.0}
 
 
+class Rehearsal:
+    """Has one row for each step, of an episode that it skipped another for."""
+
+    async def gather(self, plan: StepPlan) -> Gathered:
+        batch = RowBatch(
+            rows=(make_row(seed=plan.index, advantage=0.5),),
+            num_groups=2,
+            num_rollouts=2,
+            num_trained_groups=1,
+            num_truncated=0,
+            skipped_groups={SkipReason.STALE: 1},
+            skipped_rollouts={SkipReason.STALE: 1},
+        )
+        return Gathered(batch=batch, episode_ids=frozenset({"ep_old"}), receipt={"rehearsed": 1})
+
+
 @pytest.fixture
 def filled(store: Store) -> Store:
     found_skill(store, SKILL)
@@ -118,7 +136,11 @@ def start(filled, tmp_path) -> Callable[..., tuple[CycleRunner, Sampling, Traini
     """Start what runs cycles, as each service does anew."""
 
     def start(
-        *, config: LearnerConfig = CONFIG, base_digest: str = "b" * 64, is_ready: bool = True
+        *,
+        config: LearnerConfig = CONFIG,
+        base_digest: str = "b" * 64,
+        is_ready: bool = True,
+        extra_rows: Sequence[RowSource] = (),
     ) -> tuple[CycleRunner, Sampling, Training]:
         sampling, training = Sampling(), Training()
         practice = Practice(
@@ -130,6 +152,7 @@ def start(filled, tmp_path) -> Callable[..., tuple[CycleRunner, Sampling, Traini
             pointer=FakePointer(),  # type: ignore[arg-type]
             practice=practice,
             rows=PracticeRows(practice, config),
+            extra_rows=extra_rows,
             weights=FakeWeights(),
             base_digest=base_digest,
             open_training=training.open,  # type: ignore[arg-type]
@@ -319,6 +342,17 @@ async def test_weights_that_were_changed_meanwhile_are_not_gone_on_with(stopped,
     found = filled.cycles.get(cycle.id)
     assert (found.state, training.trained) == (CycleState.INTERRUPTED, [])
     assert "step-01 cannot be gone on from" in (found.end_reason or "")
+
+
+async def test_rows_of_other_sources_are_trained_counted_and_noted_with_the_version(start, filled):
+    runner, _, training = start(extra_rows=[Rehearsal()])
+    cycle = runner.start([SKILL], reason="a test")
+    await ended(runner)
+    assert [len(rows.splitlines()) for rows in training.trained] == [2 * 2 + 1] * 3
+    receipt = filled.cycles.steps(cycle.id)[0].receipt
+    assert (receipt["num_rows"], receipt["rehearsed"], receipt["num_groups"]) == (5, 1, 4)
+    assert receipt["skipped_groups"] == {"stale": 1}
+    assert "ep_old" in filled.versions.episodes_of("denizen-000001")
 
 
 @pytest.mark.parametrize("erased", ["ep_live", "a try"])

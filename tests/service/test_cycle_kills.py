@@ -10,7 +10,7 @@ NUM_KILLS = 8
 
 
 def test_p43_services_killed_in_the_phases_of_a_cycle_end_with_the_undisturbed_adapter():
-    kills = ["--kills", str(NUM_KILLS), "--kills-per-cycle", str(NUM_KILLS)]
+    kills = ["--kills", str(NUM_KILLS), "--kills-per-cycle", str(NUM_KILLS), "--forked-workers"]
     ended = subprocess.run(
         [sys.executable, "-m", "bench.training_kills", "--of", "cycle", *kills],
         cwd=REPOSITORY,
@@ -23,4 +23,4 @@ def test_p43_services_killed_in_the_phases_of_a_cycle_end_with_the_undisturbed_a
     assert found["num_kills"] == NUM_KILLS
     assert found["num_same_adapter"] == found["num_cycles"], ended.stderr
     assert found["num_adapters_not_whole"] == 0
-    assert sum(num > 0 for num in found["killed_in"].values()) >= NUM_KILLS - 2
+    assert sum(num > 0 for num in found["killed_in"].values()) >= NUM_KILLS // 2
