@@ -12,6 +12,7 @@ import statistics
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any, Protocol
 
 import numpy as np
@@ -41,9 +42,12 @@ class FindsNeighbours(Protocol):
     """Finds the graded episodes most like others."""
 
     def nearest(
-        self, episode_ids: Sequence[str], *, limit: int
+        self, episode_ids: Sequence[str], *, until: datetime, limit: int
     ) -> Mapping[str, Sequence[GradedNeighbour]]:
-        """Return for each episode its nearest of the same skill and of other sessions."""
+        """Return for each episode its nearest of the same skill and of other sessions.
+
+        None that began after ``until``.
+        """
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -119,11 +123,13 @@ class LiveGroups:
         graded = self._store.graded
         proving = self._store.cycles.tasks(cycle.id).get(TaskRole.HELDOUT, [])
         skill_ids = {task.skill_id for task in proving if task.skill_id} or cycle.skill_ids
-        episodes = graded.newest(sorted(skill_ids), until=cycle.created_at, limit=MAX_EPISODES)
+        until = cycle.created_at
+        episodes = graded.newest(sorted(skill_ids), until=until, limit=MAX_EPISODES)
+        ids = [one.id for one in episodes]
         heldout_tasks = self._store.tasks.of_skills(cycle.skill_ids, Split.HELDOUT)
         found = weigh(
             episodes,
-            self._neighbours.nearest([one.id for one in episodes], limit=NEIGHBOURS),
+            self._neighbours.nearest(ids, until=until, limit=NEIGHBOURS),
             trained=cycle.start_version,
             taught=graded.taught(cycle.start_version),
             heldout_questions={_words(task.text) for task in heldout_tasks},
@@ -172,7 +178,9 @@ class LiveGroups:
             skipped_rollouts=dict(skipped),
         )
         receipt = {"live_rows": len(rows), "live": record.to_json()}
-        return Gathered(batch=batch, episode_ids=frozenset(taught), receipt=receipt)
+        return Gathered(
+            batch=batch, episode_ids=frozenset(taught), receipt=receipt, is_over=not turns
+        )
 
 
 def weigh(
@@ -243,10 +251,10 @@ def turns_of(train: Sequence[Weighed], plan: StepPlan, config: LearnerConfig) ->
         return hashlib.sha256(f"{plan.cycle_id}/{one.episode.id}".encode()).digest()
 
     order = sorted(train, key=place)
-    start = (plan.index - 1) * config.live_episodes_per_step
-    end = min(start + config.live_episodes_per_step, config.live_epochs * len(order))
     # No episode twice in one step, however few there are.
-    end = min(end, start + len(order))
+    num = min(config.live_episodes_per_step, len(order))
+    start = (plan.index - 1) * num
+    end = min(start + num, config.live_epochs * len(order))
     return [order[turn % len(order)] for turn in range(start, end)]
 
 

@@ -104,7 +104,7 @@ class Practice:
             NotFoundError, AdapterError: there are no such weights.
             CycleStoppedError: the stage has sampled other tasks before.
         """
-        if stage is not None and (trials := await self._recorded(stage, tasks)):
+        if stage is not None and any(trials := await self._recorded(stage, tasks)):
             return trials
         gate = asyncio.Semaphore(self._max_in_flight)
 
@@ -168,10 +168,8 @@ class Practice:
         )
 
     async def _recorded(self, stage: CycleStage, tasks: Sequence[TaskSpec]) -> list[list[Trial]]:
-        """Return the trials of a stage as they are recorded, those of each task; empty if none."""
+        """Return the trials of a stage as they are recorded, those of each task."""
         found = await asyncio.to_thread(self._store.episodes.practised, stage)
-        if not found:
-            return []
         if len(found) > len(tasks):
             raise CycleStoppedError(f"{stage.name} has sampled more than {len(tasks)} tasks")
         found += [[] for _ in range(len(found), len(tasks))]

@@ -50,6 +50,7 @@ class Gathered:
     batch: RowBatch
     episode_ids: frozenset[str]  # that teach when the batch is trained
     receipt: Mapping[str, Any] = field(default_factory=dict)  # beside the batch's own account
+    is_over: bool = False  # neither this step nor a later one of the cycle has rows
 
     def plus(self, other: "Gathered") -> "Gathered":
         """Return both as one; what the other counts is added, its receipt's names are its own."""
@@ -57,6 +58,7 @@ class Gathered:
             batch=_joined(self.batch, other.batch),
             episode_ids=self.episode_ids | other.episode_ids,
             receipt={**self.receipt, **other.receipt},
+            is_over=self.is_over and other.is_over,
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -100,6 +102,7 @@ class PracticeRows:
             batch=rows_of(groups, baseline=config.baseline, normalize_std=config.normalize_std),
             episode_ids=frozenset(t.call.episode_id for trials in tried for t in trials),
             receipt=practice_receipt(tried),
+            is_over=not plan.tasks,
         )
 
 

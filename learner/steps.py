@@ -98,7 +98,12 @@ class Steps:
                     continue
                 self.progress.step, self.progress.phase = index, "practising"
                 plan = StepPlan(cycle_id=self.cycle.id, index=index, adapter=adapter, tasks=tasks)
-                if await self._step(plan, training):
+                began = time.perf_counter()
+                gathered = await self._gather(plan)
+                if gathered.is_over and self.done:
+                    break  # a cycle's first step is written down whatever it has: it says why
+                seconds = time.perf_counter() - began
+                if await self._step(plan, gathered, training, seconds_sampling=seconds):
                     served = await self._serve(index)
                     self._forget(adapter)
                     adapter = served
@@ -127,21 +132,26 @@ class Steps:
             num_tried.update(task.id for task in chosen)
             yield chosen
 
-    async def _step(self, plan: StepPlan, training: TrainingProcess) -> bool:
-        """Gather and train once; return whether there was signal, and so new weights."""
+    async def _step(
+        self,
+        plan: StepPlan,
+        gathered: Gathered,
+        training: TrainingProcess,
+        *,
+        seconds_sampling: float,
+    ) -> bool:
+        """Train once; return whether there was signal, and so new weights."""
         began = time.perf_counter()
-        gathered = await self._gather(plan)
-        sampled = time.perf_counter()
         receipt = gathered.to_json() | {"adapter": plan.adapter}
-        receipt["seconds_sampling"] = sampled - began
+        receipt["seconds_sampling"] = seconds_sampling
         if gathered.batch.rows:
             self.progress.phase = "training"
             try:
                 receipt |= await self._train(plan, gathered, training)
             except NoSignalError as error:  # this step's rows hold none; the next step's may
                 receipt["no_signal"] = error.message
-        receipt["seconds_training"] = time.perf_counter() - sampled
-        receipt["seconds"] = time.perf_counter() - began
+        receipt["seconds_training"] = time.perf_counter() - began
+        receipt["seconds"] = seconds_sampling + receipt["seconds_training"]
         before = self.weights
         step = CycleStep(
             cycle_id=self.cycle.id, index=plan.index, created_at=utc_now(), receipt=receipt

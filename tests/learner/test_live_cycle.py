@@ -1,5 +1,6 @@
 """Cycles that learn from what was recorded, and that rehearse what they are not about."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -212,6 +213,19 @@ async def test_recorded_answers_decide_and_only_a_setting_lets_them_promote(
     learning = cycle_of(live_store, training, tmp_path, [LIVE_ONLY], gain=gain, goes_live=goes_live)
     cycle = await learning.run()
     assert cycle.state is state, cycle.end_reason
+
+
+async def test_a_cycle_of_recorded_episodes_ends_when_all_had_their_turns(
+    live_store, training, tmp_path
+):
+    learning = cycle_of(live_store, training, tmp_path, [LIVE_ONLY], steps_per_cycle=9)
+    groups, config = learning.workshop.live.groups, learning.workshop.learner
+    num = config.live_epochs * len(groups.record(learning.cycle).train)
+    cycle = await learning.run()
+    steps = live_store.cycles.steps(cycle.id)
+    assert len(steps) == math.ceil(num / config.live_episodes_per_step) < 9
+    assert cycle.receipt["live_rows"] == num
+    assert all(step.receipt["live_rows"] for step in steps)
 
 
 async def test_practice_and_recorded_episodes_join_in_one_step_where_both_exist(

@@ -146,6 +146,7 @@ def test_each_episode_has_its_turns_and_none_twice_in_a_step() -> None:
     assert len({tuple(turns(1, f"cycle_{n}")) for n in range(20)}) > 1
 
 
-def test_a_step_that_could_hold_all_takes_each_once() -> None:
-    plan = StepPlan(cycle_id="cycle_1", index=1, adapter="base", tasks=())
-    assert len(turns_of(weighed(FOUR).train, plan, LearnerConfig())) == 4
+def test_a_step_that_could_hold_all_takes_each_once_and_so_do_the_next() -> None:
+    train, config = weighed(FOUR).train, LearnerConfig(live_epochs=3)
+    plans = [StepPlan(cycle_id="cycle_1", index=n, adapter="base", tasks=()) for n in (1, 2, 3, 4)]
+    assert [len(turns_of(train, plan, config)) for plan in plans] == [4, 4, 4, 0]

@@ -22,7 +22,7 @@ from learner.rows import RowBatch, SkipReason
 from learner.runner import MAX_DEATHS, CycleRunner
 from learner.sources import Gathered, PracticeRows, RowSource, StepPlan
 from learner.workshop import Workshop
-from memory.errors import ConflictError
+from memory.errors import ConflictError, InvalidRequestError
 from memory.store import Store
 from memory.task_store import add_task
 from memory.types import Call, Cycle, CycleStage, CycleState, Message, Split, VersionStatus, new_id
@@ -231,6 +231,18 @@ async def test_a_step_that_was_being_sampled_is_asked_for_again_in_the_same_word
         tasks, stage=None, **asked
     )
     assert {seed for _, _, seed in other.asked} == {None}, "outside of cycles chance may do"
+
+
+async def test_tasks_none_of_which_can_be_tried_have_no_score(filled):
+    async def refuse(**_asked: Any) -> list[Call]:
+        raise InvalidRequestError("the prompt is too long")
+
+    practice = Practice(sample=refuse, grader_of=lambda t: find_grader(t.grader), store=filled)
+    filled.cycles.start(records.cycle())
+    tasks = filled.tasks.of_skills([SKILL], Split.TRAIN)[:3]
+    for stage in (STEP, None):
+        scores = await practice.score(tasks, adapter="base", stage=stage)
+        assert scores == {task.id: None for task in tasks}
 
 
 async def test_what_a_stage_has_sampled_is_read_back_to_the_last_bit(filled):
