@@ -6,7 +6,7 @@ import sys
 
 from tests.running import REPOSITORY
 
-NUM_KILLS = 8
+NUM_KILLS = 6
 
 
 def test_p43_services_killed_in_the_phases_of_a_cycle_end_with_the_undisturbed_adapter():
