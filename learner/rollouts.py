@@ -14,8 +14,8 @@ from graders.outcome import Trust, is_advisory, merge
 from graders.types import Answer, Grader
 from learner.errors import CycleStoppedError
 from learner.rows import Rollout, RolloutGroup
-from memory.episode_store import Practised
 from memory.errors import AdapterError, ConflictError, DenizenError, NotFoundError
+from memory.practice_store import Practised
 from memory.store import Store
 from memory.types import (
     Call,
@@ -159,7 +159,7 @@ class Practice:
     async def _record(
         self, tried: Sequence[Sequence[Trial]], stage: CycleStage | None, *, counts: bool
     ) -> None:
-        await self._store.episodes.record_practice(
+        await self._store.practice.record(
             [[_practised(trial, stage) for trial in trials] for trials in tried],
             stage=stage,
             mean_rewards={
@@ -169,7 +169,7 @@ class Practice:
 
     async def _recorded(self, stage: CycleStage, tasks: Sequence[TaskSpec]) -> list[list[Trial]]:
         """Return the trials of a stage as they are recorded, those of each task."""
-        found = await asyncio.to_thread(self._store.episodes.practised, stage)
+        found = await asyncio.to_thread(self._store.practice.of_stage, stage)
         if len(found) > len(tasks):
             raise CycleStoppedError(f"{stage.name} has sampled more than {len(tasks)} tasks")
         found += [[] for _ in range(len(found), len(tasks))]

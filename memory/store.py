@@ -9,6 +9,8 @@ from memory.episode_store import EpisodeStore
 from memory.errors import StoreError, UnavailableError
 from memory.graded_episodes import GradedEpisodes
 from memory.judge_evidence import JudgeEvidence
+from memory.practice_store import PracticeStore
+from memory.recording import Recording
 from memory.skill_store import SkillStore
 from memory.task_store import TaskStore
 from memory.version_store import VersionStore
@@ -30,7 +32,9 @@ class Store:
             learn_from: the tenants that may teach, besides the default tenant.
         """
         self.database = Database(path, config)
-        self.episodes = EpisodeStore(self.database)
+        recording = Recording()
+        self.episodes = EpisodeStore(self.database, recording)
+        self.practice = PracticeStore(self.database, recording)
         self.graded = GradedEpisodes(self.database, learn_from)
         self.tasks = TaskStore(self.database, learn_from)
         self.skills = SkillStore(self.database)
