@@ -40,9 +40,9 @@ from agent.policy import PolicyClient
 from agent.sampler import Sampler
 from bench import trl_peer
 from graders.types import Answer
-from learner.cycle import FULL_DISTRIBUTION
 from learner.rollouts import GREEDY, Practice, group_of, mean_reward
 from learner.rows import rows_of, write_rows
+from learner.sources import FULL_DISTRIBUTION
 from learner.trainer_config import TrainerConfig
 from learner.training_process import TrainingProcess
 from memory.errors import NotFoundError
@@ -100,7 +100,6 @@ class Denizen:
             adapter=adapter,
             num_samples=GROUP_SIZE,
             sampling={"temperature": 1.0, "max_tokens": MAX_TOKENS, **FULL_DISTRIBUTION},
-            cycle_id=None,
         )
         groups = [group_of(trials, group_id=str(i)) for i, trials in enumerate(tried)]
         rows = rows_of(groups).rows

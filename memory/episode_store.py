@@ -56,15 +56,18 @@ class Recorded:
 class EpisodeStore:
     """Reads and writes episodes and all that hangs on them."""
 
-    def __init__(self, database: Database, journal: Journal | None = None) -> None:
+    def __init__(
+        self, database: Database, recording: Recording, journal: Journal | None = None
+    ) -> None:
         """Take up what the journal holds.
 
         Args:
             database: where the rows are.
+            recording: writes calls into them.
             journal: keeps answers until they are in the file; None: who records waits for that.
         """
         self._db = database
-        self._recording = Recording()
+        self._recording = recording
         self.incoming = GroupWrite(database, self._recording.record, journal=journal, spell=spell)
         self._sight = EVERYTHING
         if journal is not None:
@@ -116,16 +119,6 @@ class EpisodeStore:
     ) -> "asyncio.Future[None]":
         """Do the same; the future is done after the commit."""
         return self.keep(episode, calls, keys).written
-
-    async def record_practice(self, trials: Sequence[tuple[Episode, Call, Grade, Outcome]]) -> None:
-        """Store graded practice: one episode, one call, one grade each; returns when committed."""
-
-        def write(db: Transaction) -> None:
-            for episode, call, grade, outcome in trials:
-                self._recording.record(db, [Answered(episode, [call], [None])])
-                set_grades(db, episode, [grade], outcome)
-
-        await self._db.write_async(write)
 
     def forget_newest(self) -> None:
         """Compare the next calls with the file: what stands there was changed. Inside a write."""

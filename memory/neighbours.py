@@ -3,7 +3,7 @@
 Exact, within the skill: every graded episode of it is compared, because a baseline that leaves out
 a near one is wrong. Never practice, which is compared within its own group; never the episode
 itself or its session, whose outcome it may share for other reasons than its task; never what is
-kept from learning; never another tenant's.
+kept from learning; never another tenant's; never what came after the time that is asked about.
 
 Axes: ``N`` episodes of a skill, ``Q`` that are asked about, ``D`` dimensions.
 """
@@ -11,10 +11,12 @@ Axes: ``N`` episodes of a skill, ``Q`` that are asked about, ``D`` dimensions.
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, TypeAlias
 
 import numpy as np
 
+from memory import rows
 from memory.database import Database
 from memory.index import Vectors, is_direction
 
@@ -49,9 +51,12 @@ class Neighbours:
         self._embedder_id = embedder_id
 
     def nearest(
-        self, episode_ids: Sequence[str], *, limit: int
+        self, episode_ids: Sequence[str], *, until: datetime, limit: int
     ) -> dict[str, list[GradedNeighbour]]:
         """Return for each episode its at most ``limit`` nearest, the nearest first.
+
+        Those that began after ``until`` are left out: else one that comes in the middle of a cycle
+        would take the place of another, and move what was to be expected.
 
         An episode that has no skill or no vector has none; asking for many of one skill at once
         reads the skill once.
@@ -61,21 +66,21 @@ class Neighbours:
             groups[row["skill_id"], row["tenant"]].append(row)
         found: dict[str, list[GradedNeighbour]] = {id: [] for id in episode_ids}
         for group, asked in groups.items():
-            found |= self._nearest_of(group, asked, limit)
+            found |= self._nearest_of(group, asked, until, limit)
         return found
 
     def _nearest_of(
-        self, group: Group, asked: Sequence[dict[str, Any]], limit: int
+        self, group: Group, asked: Sequence[dict[str, Any]], until: datetime, limit: int
     ) -> dict[str, list[GradedNeighbour]]:
         asked, queries_QD = _units(asked)
         best: dict[str, list[GradedNeighbour]] = {row["id"]: [] for row in asked}
-        for chunk in self._graded(group):
-            rows, vectors_ND = _units(chunk)
-            if not rows or queries_QD.shape[1] != vectors_ND.shape[1]:
+        for chunk in self._graded(group, until):
+            others, vectors_ND = _units(chunk)
+            if not others or queries_QD.shape[1] != vectors_ND.shape[1]:
                 continue
             distances_QN = 1.0 - np.clip(queries_QD @ vectors_ND.T, -1.0, 1.0)
             for row, distances_N in zip(asked, distances_QN, strict=True):
-                nearest = _best(row, rows, distances_N, limit)
+                nearest = _best(row, others, distances_N, limit)
                 together = sorted([*best[row["id"]], *nearest], key=lambda one: one.distance)
                 best[row["id"]] = together[:limit]
         return best
@@ -91,27 +96,28 @@ class Neighbours:
                 (*ids, self._embedder_id),
             )
 
-    def _graded(self, group: Group) -> Iterator[list[dict[str, Any]]]:
+    def _graded(self, group: Group, until: datetime) -> Iterator[list[dict[str, Any]]]:
         """Yield the graded episodes of a skill and tenant, some at a time."""
         sql = """SELECT e.id, e.session, e.outcome_value, v.vector FROM episodes e
             JOIN vectors v ON v.episode_id = e.id
             WHERE e.skill_id = ? AND e.tenant IS ? AND e.id > ? AND e.source != 'practice'
             AND e.outcome_value IS NOT NULL AND e.learn AND e.withheld IS NULL
-            AND v.embedder = ? AND v.vector IS NOT NULL
+            AND e.created_at <= ? AND v.embedder = ? AND v.vector IS NOT NULL
             ORDER BY e.id LIMIT ?"""
         after = ""
-        while found := self._db.read(sql, (*group, after, self._embedder_id, CHUNK)):
+        before = rows.encode_value(until)
+        while found := self._db.read(sql, (*group, after, before, self._embedder_id, CHUNK)):
             yield found
             after = found[-1]["id"]
 
 
 def _best(
-    asked: Mapping[str, Any], rows: Sequence[dict[str, Any]], distances_N: Any, limit: int
+    asked: Mapping[str, Any], others: Sequence[dict[str, Any]], distances_N: Any, limit: int
 ) -> Iterator[GradedNeighbour]:
-    """Yield the nearest rows that may be compared with what is asked about."""
+    """Yield the nearest others that may be compared with what is asked about."""
     number = 0
     for n in np.argsort(distances_N, kind="stable"):
-        row = rows[n]
+        row = others[n]
         is_same_session = asked["session"] is not None and row["session"] == asked["session"]
         if row["id"] == asked["id"] or is_same_session:
             continue
@@ -123,13 +129,13 @@ def _best(
         )
 
 
-def _units(rows: Sequence[dict[str, Any]]) -> tuple[list[dict[str, Any]], Vectors]:
+def _units(found: Sequence[dict[str, Any]]) -> tuple[list[dict[str, Any]], Vectors]:
     """Return the rows whose vectors point somewhere, and those at length 1.
 
     Where sizes differ, as after a damaged write, that of the first counts.
     """
-    size = len(rows[0]["vector"]) if rows else 0
-    same = [row for row in rows if len(row["vector"]) == size]
+    size = len(found[0]["vector"]) if found else 0
+    same = [row for row in found if len(row["vector"]) == size]
     joined = b"".join([row["vector"] for row in same])
     vectors_ND = np.frombuffer(joined, dtype="<f4").astype(np.float32)
     vectors_ND = vectors_ND.reshape(len(same), size // 4)

@@ -7,8 +7,11 @@ from memory.cycle_store import CycleStore
 from memory.database import Database, MemoryConfig
 from memory.episode_store import EpisodeStore
 from memory.errors import StoreError, UnavailableError
+from memory.graded_episodes import GradedEpisodes
 from memory.journal import Journal
 from memory.judge_evidence import JudgeEvidence
+from memory.practice_store import PracticeStore
+from memory.recording import Recording
 from memory.skill_store import SkillStore
 from memory.task_store import TaskStore
 from memory.version_store import VersionStore
@@ -27,17 +30,20 @@ class Store:
         Args:
             path: the database's file.
             config: how it is written.
-            learn_from: the tenants whose tasks may be practised, besides the default tenant.
+            learn_from: the tenants that may teach, besides the default tenant.
         """
         self.database = Database(path, config)
         self._journal = _journal_beside(path, config or MemoryConfig())
+        recording = Recording()
         try:
-            self.episodes = EpisodeStore(self.database, self._journal)
+            self.episodes = EpisodeStore(self.database, recording, self._journal)
         except (StoreError, OSError) as error:
             self.close()
             if isinstance(error, StoreError):
                 raise
             raise StoreError(f"cannot read answers beside the database {path}: {error}") from error
+        self.practice = PracticeStore(self.database, recording)
+        self.graded = GradedEpisodes(self.database, learn_from)
         self.tasks = TaskStore(self.database, learn_from)
         self.skills = SkillStore(self.database)
         self.versions = VersionStore(self.database)

@@ -1,4 +1,5 @@
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -7,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from memory import rows
-from memory.neighbours import Neighbours
+from memory.neighbours import GradedNeighbour, Neighbours
 from memory.store import Store
 from memory.types import EpisodeSource
 from tests import records
@@ -42,8 +43,13 @@ def put(store: Store, id: str, vector: Any, outcome: float | None = 0.5, **field
     store.database.write(write)
 
 
+def nearest(store: Store, ids: Sequence[str], limit: int) -> dict[str, list[GradedNeighbour]]:
+    neighbours = Neighbours(store.database, embedder_id="hash")
+    return neighbours.nearest(ids, until=records.later(60), limit=limit)
+
+
 def near(store: Store, id: str = "asked", limit: int = 9) -> list[str]:
-    found = Neighbours(store.database, embedder_id="hash").nearest([id], limit=limit)
+    found = nearest(store, [id], limit)
     return [one.episode_id for one in found[id]]
 
 
@@ -51,7 +57,7 @@ def test_the_nearest_come_first_with_distance_and_outcome(skill_store):
     put(skill_store, "asked", [1, 0, 0, 0])
     put(skill_store, "far", [0, 2, 0, 0], 1.0)
     put(skill_store, "near", [3, 4, 0, 0], 0.25)
-    found = Neighbours(skill_store.database, embedder_id="hash").nearest(["asked"], limit=5)
+    found = nearest(skill_store, ["asked"], 5)
     # 1 - cos((1, 0), (3, 4)) = 1 - 3 / 5; 1 - cos((1, 0), (0, 2)) = 1
     assert [(one.episode_id, round(one.distance, 6), one.outcome) for one in found["asked"]] == [
         ("near", 0.4, 0.25),
@@ -72,6 +78,7 @@ def test_the_nearest_come_first_with_distance_and_outcome(skill_store):
         {"learn": False},
         {"withheld": "control_tokens"},
         {"embedder": "older"},
+        {"created_at": records.later(61)},
     ],
 )
 def test_what_may_not_be_compared_is_left_out(skill_store, fields):
@@ -121,7 +128,7 @@ def test_it_agrees_with_comparing_all_one_by_one(monkeypatch, tmp_path_factory, 
         fields = {"session": f"s{session}" if session else None, "tenant": f"t{tenant}"}
         put(store, f"ep_{n:02d}", vectors[n], n / 100, skill_id=n % 2 + 1, **fields)
     ids = [f"ep_{n:02d}" for n in range(len(drawn))]
-    found = Neighbours(store.database, embedder_id="hash").nearest(ids, limit=3)
+    found = nearest(store, ids, 3)
     units = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
     for n, (session, tenant) in enumerate(drawn):
         others = [
