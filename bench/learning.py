@@ -1,0 +1,88 @@
+"""Measures learning: practice against TRL, single live episodes, and two skills one after another.
+
+``python -m bench.learning`` starts the engine with the packaged model, runs the parts below and
+prints one JSON object; ``--only`` chooses among them. Held-out tasks are answered greedily by the
+same engine in all parts, and scored by ``contains``.
+
+- ``practice``: Denizen against TRL's GRPOTrainer, by turns: held-out score against seconds and
+  rollouts, and the share of TRL's time in which Denizen reaches what TRL has in the end. Half an
+  hour on two cores; nothing should run beside it.
+
+What is known so far also goes into a file, so that a run that is stopped is not lost.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import platform
+import tempfile
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from agent.base_model import prepare_packaged_model
+from bench import practice_against_trl
+from bench.workbench import opened, say
+from learner.curriculum import LearnerConfig
+
+PARTS = ("practice",)
+
+
+class Results:
+    """What was found, written to a file whenever it grows."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.found: dict[str, Any] = {
+            "machine": f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores",
+            "date": datetime.now(UTC).date().isoformat(),
+        }
+
+    def keep(self, part: str, found: dict[str, Any]) -> None:
+        """Add to a part."""
+        self.found[part] = self.found.get(part, {}) | found
+        self._path.write_text(json.dumps(self.found, indent=2), encoding="utf-8")
+
+
+async def main() -> None:
+    """Run the benchmark that the command line asks for."""
+    options = _options()
+    results = Results(options.results)
+    say(f"results so far: {options.results}")
+    with tempfile.TemporaryDirectory(prefix="denizen-bench-") as folder:
+        model = options.model or prepare_packaged_model(Path(folder) / "models", say)
+        async with opened(model, Path(folder)) as bench:
+            for part in options.only:
+                began = time.monotonic()
+                say(part)
+                if part == "practice":
+                    found = await practice_against_trl.measure(
+                        bench,
+                        seed=options.seed,
+                        num_steps=options.steps,
+                        config=LearnerConfig(),
+                        keep=lambda found: results.keep("practice", found),
+                    )
+                results.found[part] = found | {"minutes": round((time.monotonic() - began) / 60, 1)}
+    print(json.dumps(results.found, indent=2))
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m bench.learning", description=__doc__)
+    parser.add_argument("--model", type=Path, help="a model folder; default: the packaged model")
+    parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS, help="parts to run")
+    parser.add_argument("--seed", type=int, default=0, help="of practice and sequence")
+    parser.add_argument("--steps", type=int, default=30, help="TRL's steps in practice")
+    parser.add_argument(
+        "--results",
+        type=Path,
+        default=Path(tempfile.gettempdir()) / "denizen-bench-learning.json",
+        help="what is known so far goes there",
+    )
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

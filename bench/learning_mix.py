@@ -1,0 +1,143 @@
+"""The tasks that learning is measured on, and how answers to them are scored, by everyone alike.
+
+The kinds are single-turn families of reasoning-gym; the grader is ``contains``, Denizen's default,
+which gives 1 for the bare answer and part of it for one that contains it. Which tasks are held out
+says Denizen's own rule, by the hash of their text. It knows nothing of models or training.
+"""
+
+import dataclasses
+import math
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any
+
+from graders.text_checks import CONTAINS
+from learner.rollouts import Trial
+from learner.tasks import TasksConfig, from_reasoning_gym
+from memory.types import Split, TaskSpec
+
+MAX_TOKENS = 24
+HELDOUT_SHARE = 0.25
+POOL_SEED = 1
+"""Of the generator. Held-out tasks are the same for all seeds of a run, which shuffle the rest."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Kind:
+    """One kind of task: a family of reasoning-gym and its settings."""
+
+    name: str
+    family: str
+    settings: Mapping[str, int]
+
+
+_DIGITS = {"min_digits": 1, "max_digits": 1, "min_terms": 2}
+LETTERS = Kind(name="letters", family="letter_counting", settings={"min_words": 2, "max_words": 5})
+PRODUCTS = Kind(name="products", family="products", settings={**_DIGITS, "max_terms": 2})
+SUMS = Kind(name="sums", family="chain_sum", settings={**_DIGITS, "max_terms": 2})
+MIX = (LETTERS, PRODUCTS, SUMS)
+STREAM_MIX = (
+    LETTERS,
+    Kind(name="products", family="products", settings={**_DIGITS, "max_terms": 3}),
+    Kind(name="sums", family="chain_sum", settings={**_DIGITS, "max_terms": 3}),
+)
+"""The same with tasks of three terms among them: enough that none has to come twice."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Mix:
+    """Tasks of several kinds, and of which kind each is."""
+
+    train: Sequence[TaskSpec]
+    heldout: Sequence[TaskSpec]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Scores:
+    """What answers to held-out tasks are worth; means over tasks."""
+
+    mean: float
+    exact_share: float  # the answer is the reference and nothing else
+    by_kind: Mapping[str, float]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return them rounded for people."""
+        by_kind = {kind: round(value, 4) for kind, value in self.by_kind.items()}
+        return {
+            "mean": round(self.mean, 4),
+            "exact_share": round(self.exact_share, 4),
+            "by_kind": by_kind,
+        }
+
+
+def mix_of(kinds: Sequence[Kind], *, num_train: int, num_heldout: int, seed: int) -> Mix:
+    """Draw tasks, kinds taking turns in both lists.
+
+    Args:
+        kinds: of what.
+        num_train: tasks to learn from. Where a kind has fewer different ones they come again,
+            in the same order.
+        num_heldout: tasks to score; a kind that has fewer different ones gives what it has.
+        seed: order of the tasks to learn from.
+    """
+    need_train, need_heldout = (-(-num // len(kinds)) for num in (num_train, num_heldout))
+    train, heldout = [], []
+    for kind in kinds:
+        pool = _pool(kind, need_train + need_heldout)
+        mine = [task for task in pool if task.split is Split.TRAIN]
+        random.Random(f"{seed} {kind.name}").shuffle(mine)
+        train.append([mine[number % len(mine)] for number in range(need_train)])
+        heldout.append([task for task in pool if task.split is Split.HELDOUT][:need_heldout])
+    return Mix(
+        train=[task for turn in zip(*train, strict=True) for task in turn][:num_train],
+        heldout=[task for tasks in heldout for task in tasks],
+    )
+
+
+def kind_of(task: TaskSpec) -> str:
+    """Return the name of a task's kind."""
+    return task.origin
+
+
+def scores_of(trials: Sequence[Trial]) -> Scores:
+    """Sum one answer to each task up.
+
+    Raises:
+        ValueError: an answer has no score.
+    """
+    by_kind: dict[str, list[float]] = {}
+    for trial in trials:
+        value = trial.outcome.value
+        if value is None:
+            raise ValueError(f"task {trial.task.id} was not scored: {trial.grade.unscored_reason}")
+        by_kind.setdefault(kind_of(trial.task), []).append(value)
+    values = [value for some in by_kind.values() for value in some]
+    return Scores(
+        mean=fmean(values),
+        exact_share=fmean(value == 1.0 for value in values),
+        by_kind={kind: fmean(some) for kind, some in by_kind.items()},
+    )
+
+
+def _pool(kind: Kind, num: int) -> list[TaskSpec]:
+    """Generate tasks of a kind until both splits have enough, or there are no more."""
+    num = math.ceil(num / HELDOUT_SHARE)
+    found = from_reasoning_gym(
+        kind.family,
+        n=num,
+        seed=POOL_SEED,
+        settings=kind.settings,
+        config=TasksConfig(heldout_share=HELDOUT_SHARE, max_tokens=MAX_TOKENS),
+    )
+    return [
+        dataclasses.replace(
+            task,
+            grader=CONTAINS.name,
+            grader_config={},
+            origin=kind.name,
+            sampling={"max_tokens": MAX_TOKENS},
+        )
+        for task in found
+    ]
