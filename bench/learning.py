@@ -7,6 +7,8 @@ same engine in all parts, and scored by ``contains``.
 - ``practice``: Denizen against TRL's GRPOTrainer, by turns: held-out score against seconds and
   rollouts, and the share of TRL's time in which Denizen reaches what TRL has in the end. Half an
   hour on two cores; nothing should run beside it.
+- ``live``: tasks answered once, with a baseline from the neighbours' outcomes and with the mean of
+  all, on several seeds; practice on as many rollouts beside it. Half an hour.
 
 What is known so far also goes into a file, so that a run that is stopped is not lost.
 """
@@ -19,15 +21,16 @@ import platform
 import tempfile
 import time
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from agent.base_model import prepare_packaged_model
-from bench import practice_against_trl
-from bench.workbench import opened, say
+from bench import live_run, practice_against_trl
+from bench.workbench import Keep, Workbench, opened, say
 from learner.curriculum import LearnerConfig
 
-PARTS = ("practice",)
+PARTS = ("practice", "live")
 
 
 class Results:
@@ -57,16 +60,22 @@ async def main() -> None:
             for part in options.only:
                 began = time.monotonic()
                 say(part)
-                if part == "practice":
-                    found = await practice_against_trl.measure(
-                        bench,
-                        seed=options.seed,
-                        num_steps=options.steps,
-                        config=LearnerConfig(),
-                        keep=lambda found: results.keep("practice", found),
-                    )
+                found = await _measure(part, bench, options, partial(results.keep, part))
                 results.found[part] = found | {"minutes": round((time.monotonic() - began) / 60, 1)}
     print(json.dumps(results.found, indent=2))
+
+
+async def _measure(
+    part: str, bench: Workbench, options: argparse.Namespace, keep: Keep
+) -> dict[str, Any]:
+    config = LearnerConfig()
+    if part == "practice":
+        return await practice_against_trl.measure(
+            bench, seed=options.seed, num_steps=options.steps, config=config, keep=keep
+        )
+    return await live_run.measure(
+        bench, num_seeds=options.seeds, num_steps=options.live_steps, config=config, keep=keep
+    )
 
 
 def _options() -> argparse.Namespace:
@@ -75,6 +84,8 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS, help="parts to run")
     parser.add_argument("--seed", type=int, default=0, help="of practice and sequence")
     parser.add_argument("--steps", type=int, default=30, help="TRL's steps in practice")
+    parser.add_argument("--seeds", type=int, default=5, help="of live")
+    parser.add_argument("--live-steps", type=int, default=16, help="optimizer steps in live")
     parser.add_argument(
         "--results",
         type=Path,

@@ -1,26 +1,21 @@
 """Denizen's practice and TRL's GRPOTrainer on the same tasks, by turns, scored by one engine.
 
 TRL makes some steps, then Denizen until it has used half of TRL's seconds, and again: both meet the
-same machine, and neither runs beside the other. Nothing but the library differs: model, LoRA,
-learning rate, tasks and their order, rollouts, temperature, token limit and grader are one; each has
-its own objective, as its defaults are.
+same machine, and neither runs beside the other. Model, LoRA, learning rate, tasks and their order,
+rollouts, temperature, token limit and grader are one; each has the objective of its own defaults.
 """
 
 import asyncio
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from bench.learning_curves import Checkpoint, Curve, Point, race
 from bench.learning_mix import MAX_TOKENS, MIX, Mix, mix_of
-from bench.practice_run import PracticeRun
+from bench.learning_run import LearningRun
 from bench.trl_learning import OWN_DEFAULTS, TrlRun
-from bench.workbench import BASE_WEIGHTS, Weights, Workbench, say
+from bench.workbench import BASE_WEIGHTS, Keep, Weights, Workbench, say
 from learner.curriculum import LearnerConfig
 from memory.types import TaskSpec
-
-Keep = Callable[[dict[str, Any]], None]
-"""Told what is known so far, each time that is more."""
 
 NUM_HELDOUT = 120
 TURN = 5  # steps
@@ -53,7 +48,7 @@ async def measure(
     folder = bench.folder / "trl"
     folder.mkdir()
     with TrlRun(task, folder) as trl:
-        async with PracticeRun(bench, mix.train, config) as own:
+        async with LearningRun(bench, mix.train, config) as own:
             report = await _by_turns(bench, own, trl, num_steps, keep)
     report = {"settings": _settings(config, mix, trl.about), **report}
     curves = await _scored(bench, mix, report.pop("checkpoints"), keep)
@@ -64,7 +59,7 @@ async def measure(
 
 
 async def _by_turns(
-    bench: Workbench, own: PracticeRun, trl: TrlRun, num_steps: int, keep: Keep
+    bench: Workbench, own: LearningRun, trl: TrlRun, num_steps: int, keep: Keep
 ) -> dict[str, Any]:
     """Return the checkpoints of both, and what each step was worth while it was sampled."""
     start = Checkpoint(step=0, num_rollouts=0, seconds=0.0, weights=BASE_WEIGHTS)

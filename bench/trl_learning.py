@@ -121,10 +121,10 @@ def _learn(task: dict[str, Any], replies: TextIO) -> None:
         def __init__(self) -> None:
             self.seconds = 0.0
 
-        def on_train_begin(self, *_: Any, **__: Any) -> None:
+        def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
             self._wait()
 
-        def on_step_end(self, _: Any, state: Any, *__: Any, **___: Any) -> None:
+        def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
             if state.global_step < self.until:
                 return
             self.seconds += time.perf_counter() - self.began

@@ -5,10 +5,11 @@ sampler, the graders, the store, and the training process. It does not know what
 """
 
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from agent.adapter_slot import AdapterSlot
 from agent.engine import EngineConfig, VllmProcess
@@ -25,10 +26,13 @@ from memory.store import Store
 from memory.types import TaskSpec
 from memory.version_store import BASE
 
+Keep = Callable[[dict[str, Any]], None]
+"""Told what is known so far, each time that is more."""
+
 MAX_RESIDENT = 4
 NUM_AT_ONCE = 64
-"""Tasks that are answered at once where each is answered once; eight rollouts of a task go into one
-request, of which the service's own limit allows 16."""
+"""Tasks that are answered at once where each is answered once. Where a request asks for several
+rollouts it is 16, as in the service."""
 
 
 class NoVersions:
@@ -115,10 +119,11 @@ class Workbench:
         )
 
     def _practice(self, num_samples: int) -> Practice:
-        sample, store = Sampler(self.slot), self.store
-        limit = {} if num_samples > 1 else {"max_in_flight": NUM_AT_ONCE}
         return Practice(
-            sample=sample, grader_of=lambda task: find_grader(task.grader), store=store, **limit
+            sample=Sampler(self.slot),
+            grader_of=lambda task: find_grader(task.grader),
+            store=self.store,
+            max_in_flight=16 if num_samples > 1 else NUM_AT_ONCE,
         )
 
 

@@ -1,6 +1,6 @@
-"""Learning by practice: every task is tried by a group of rollouts that are compared.
+"""Learning step by step, and the clock of it.
 
-The steps of a learning cycle, with tasks in a given order and nothing decided at the end: practice
+The steps of a learning cycle, with tasks in a given order and nothing decided at the end: rollouts
 with the present weights, rows, a step of the training process, its weights into the engine.
 """
 
@@ -22,8 +22,8 @@ RowsFn = Callable[[list[RolloutGroup]], RowBatch]
 """From the groups of a step to what is trained."""
 
 
-class PracticeRun:
-    """``async with PracticeRun(…) as run: checkpoint = await run.advance(5)``.
+class LearningRun:
+    """``async with LearningRun(…) as run: checkpoint = await run.advance(5)``.
 
     Args:
         bench: engine, store and training.
@@ -54,6 +54,7 @@ class PracticeRun:
         self._folder = bench.folder / f"run-{self._number:02d}"
         self._folder.mkdir()
         self._training = bench.training(config, parent=start.path)
+        self._is_training = False
         self._start = start
         self._seconds = 0.0
         self._num_rollouts = 0
@@ -62,7 +63,6 @@ class PracticeRun:
 
     async def __aenter__(self) -> Self:
         await self._bench.load(self._start)
-        await self._training.__aenter__()
         return self
 
     async def __aexit__(
@@ -71,7 +71,8 @@ class PracticeRun:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        await self._training.__aexit__(kind, error, traceback)
+        if self._is_training:
+            await self._training.__aexit__(kind, error, traceback)
         if self.weights.path is not None:
             self._bench.slot.unload(self.weights.name)
 
@@ -94,6 +95,9 @@ class PracticeRun:
         """Make steps; return where they led."""
         for _ in range(num_steps):
             began = time.perf_counter()
+            if not self._is_training:  # it loads the model while the first rollouts are sampled
+                await self._training.__aenter__()
+                self._is_training = True
             receipt = await self._step(len(self.receipts) + 1)
             receipt["seconds"] = time.perf_counter() - began
             self._seconds += receipt["seconds"]
