@@ -2,13 +2,15 @@
 
 ``python -m bench.learning`` starts the engine with the packaged model, runs the parts below and
 prints one JSON object; ``--only`` chooses among them. Held-out tasks are answered greedily by the
-same engine in all parts, and scored by ``contains``.
+same engine in all parts; a score is the share of right answers.
 
 - ``practice``: Denizen against TRL's GRPOTrainer, by turns: held-out score against seconds and
   rollouts, and the share of TRL's time in which Denizen reaches what TRL has in the end. Half an
   hour on two cores; nothing should run beside it.
 - ``live``: tasks answered once, with a baseline from the neighbours' outcomes and with the mean of
   all, on several seeds; practice on as many rollouts beside it. Half an hour.
+- ``sequence``: letters, then products with rehearsal and without: what it costs the letters. Ten
+  minutes.
 
 What is known so far also goes into a file, so that a run that is stopped is not lost.
 """
@@ -26,11 +28,11 @@ from pathlib import Path
 from typing import Any
 
 from agent.base_model import prepare_packaged_model
-from bench import live_run, practice_against_trl
+from bench import live_run, practice_against_trl, sequence_run
 from bench.workbench import Keep, Workbench, opened, say
 from learner.curriculum import LearnerConfig
 
-PARTS = ("practice", "live")
+PARTS = ("practice", "live", "sequence")
 
 
 class Results:
@@ -73,6 +75,10 @@ async def _measure(
         return await practice_against_trl.measure(
             bench, seed=options.seed, num_steps=options.steps, config=config, keep=keep
         )
+    if part == "sequence":
+        return await sequence_run.measure(
+            bench, seed=options.seed, num_steps=options.sequence_steps, config=config, keep=keep
+        )
     return await live_run.measure(
         bench, num_seeds=options.seeds, num_steps=options.live_steps, config=config, keep=keep
     )
@@ -86,6 +92,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--steps", type=int, default=30, help="TRL's steps in practice")
     parser.add_argument("--seeds", type=int, default=5, help="of live")
     parser.add_argument("--live-steps", type=int, default=16, help="optimizer steps in live")
+    parser.add_argument("--sequence-steps", type=int, default=12, help="for each of two skills")
     parser.add_argument(
         "--results",
         type=Path,

@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import Any, Self, TextIO
 
 from bench import trl_peer
-from graders.text_checks import score_contains
+from graders.number_check import score_numeric
 from graders.types import Answer
 
 ROOT = Path(__file__).parents[1]
@@ -196,7 +196,7 @@ def _learn(task: dict[str, Any], replies: TextIO) -> None:
 
 def _score(messages: Sequence[Any], completion: Any, reference: str) -> float:
     answer = Answer(messages=messages, message=completion, reference=reference)
-    return score_contains(answer).value
+    return score_numeric(answer).value
 
 
 def _say(replies: TextIO, found: dict[str, Any]) -> None:
