@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import shutil
 import signal
 import socket
 import sys
@@ -29,6 +28,7 @@ from agent.base_model import base_digest, local_model, prepare_packaged_model
 from agent.engine import VllmProcess
 from agent.gateway import Gateway
 from agent.http_server import Server, listen
+from agent.likelihood import Likelihood
 from agent.model_names import ModelNames
 from agent.pins import Pins
 from agent.placement import Placement
@@ -51,16 +51,20 @@ from graders.unit_tests import unit_tests
 from learner import adapter_routes, cycle_routes, task_routes
 from learner.coverage import Coverage
 from learner.curriculum import missing
-from learner.cycle import Workshop
 from learner.evaluation import Evaluation
 from learner.fit import Fit
 from learner.intake import Intake, answered_of
+from learner.live_groups import LiveGroups
+from learner.live_proof import LiveProof
 from learner.pointer import Pointer
 from learner.registry import Registry
+from learner.rehearsal import RehearsalRows
 from learner.rollouts import Practice
 from learner.runner import CycleRunner
+from learner.sources import JoinedRows, PracticeRows
 from learner.training_process import TrainingProcess
 from learner.trees import main_line, rows_of_tree
+from learner.workshop import LiveWork, Workshop
 from memory import erase_routes
 from memory import routes as memory_routes
 from memory.embedding_process import EmbeddingProcess
@@ -68,6 +72,7 @@ from memory.eraser import Eraser
 from memory.errors import ConfigError, DenizenError
 from memory.fences import ControlTokens
 from memory.http import answer, answer_errors
+from memory.neighbours import Neighbours
 from memory.privacy import Privacy, redactor_of
 from memory.recall import Recall
 from memory.regrouping import Regrouping
@@ -135,8 +140,6 @@ class Service:
         self._clients = clients
         tenants = config.privacy.learn_from
         self.store = Store(self.home / "denizen.db", config.memory, learn_from=tenants)
-        for cycle_id in self.store.cycles.interrupt_running():
-            self.store.versions.reject_unproven(cycle_id)
         digest = await asyncio.to_thread(base_digest, model)
         self.fit = await asyncio.to_thread(
             Fit.of, model, base_digest=digest, max_rank=config.engine.max_lora_rank
@@ -144,7 +147,6 @@ class Service:
         self.registry = Registry(self.store.versions, self.home / "adapters", self.fit)
         for path in self.registry.swept:
             log.warning("%s was left unfinished by a crash, or is of another database", path.name)
-        shutil.rmtree(self.home / "work", ignore_errors=True)
         versions = self.store.versions
         self.slot = AdapterSlot(
             clients,
@@ -186,9 +188,11 @@ class Service:
             self.home,
             running=placement.running,
             forget=[placement.forget, prompts.forget, self.judges.forget],
+            let_go=[self.runner.let_go],
             clean_up=[self.sorter.distrust, self.vectors.reconcile, self.vectors.save],
         )
         await self.eraser.finish()
+        self.runner.adopt()
         self.gateway = Gateway(
             slot=self.slot,
             placement=placement,
@@ -226,7 +230,7 @@ class Service:
         return self._application(names)
 
     async def stop(self) -> None:
-        """Stop what runs, in the reverse order, and write down what was interrupted."""
+        """Stop what runs, in the reverse order, and write down what is to be gone on with."""
         self.scheduler.stop()
         await self.runner.stop()
         for task in self._tasks:
@@ -347,6 +351,7 @@ class Service:
         if not was_ready and not self.slot.not_ready():
             _say(f"Denizen is ready at {self.url} (live: {self.slot.live})")
             self._told_reason = None
+            self.runner.take_up()
 
     def _on_task_ended(self, task: "asyncio.Task[None]") -> None:
         """Stop the service when a part that must run for ever has ended by an error."""
@@ -420,26 +425,41 @@ class Service:
     def _workshop(self, model: Path) -> Workshop:
         config = self.settings.learner
 
-        def open_training(parent: Path | None) -> TrainingProcess:
+        def open_training(parent: Path | None, resume_from: Path | None) -> TrainingProcess:
             return TrainingProcess(
                 model_dir=model,
                 config=config,
                 parent_adapter=parent,
+                resume_from=resume_from,
+                max_memory_mib=config.max_memory_mib,
                 step_timeout_s=config.step_timeout_s,
                 log_path=self.home / "logs/learner.log",
             )
 
+        practice, promotion = self._practice(), self.settings.promotion
+        fresh = PracticeRows(practice, config)
+        neighbours = Neighbours(self.store.database, embedder_id=self._embedder.id)
+        recorded = LiveGroups(self.store, neighbours, config)
+        proof = LiveProof(
+            recorded, Likelihood(self.slot), promotion, max_episodes=config.max_heldout_tasks
+        )
         return Workshop(
             store=self.store,
             registry=self.registry,
             pointer=self.pointer,
-            practice=self._practice(),
+            practice=practice,
+            rows=JoinedRows(fresh, recorded),
+            extra_rows=[RehearsalRows(fresh, self.store, config)],
             weights=self.slot,
+            base_digest=self.fit.base_digest,
             open_training=open_training,
             work_dir=self.home / "work",
             learner=config,
-            gate=self.settings.promotion,
-            promotes_by_itself=self.settings.promotion.mode == "auto",
+            gate=promotion,
+            promotes_by_itself=promotion.mode == "auto",
+            live=LiveWork(
+                groups=recorded, proof=proof, promotes_by_itself=promotion.promote_unreplayed
+            ),
         )
 
     def _application(self, names: ModelNames) -> ASGIApp:

@@ -182,6 +182,11 @@ def sealed_versions(root: Path) -> list[str]:
     return sorted(p.name for p in root.iterdir() if VERSION_NAME.fullmatch(p.name))
 
 
+def moments_path(adapter: Path) -> Path:
+    """Return where the optimizer's moments of the step that wrote an adapter folder are kept."""
+    return adapter.with_name(f"{adapter.name}.moments.safetensors")
+
+
 def sweep_staging(root: Path) -> list[Path]:
     """Remove what a killed process left half written; return what was removed.
 

@@ -1,89 +1,43 @@
-"""One learning cycle: practise, train, step by step; then prove the candidate on held-out work.
+"""One learning cycle: score, make the steps, prove the candidate on held-out work, settle.
 
-The sequence only: practice, training, versions, the gate and the pointer each have a module of
+The sequence only: steps, versions, the gate and the pointer each have a module of
 their own. Whatever fails in here leaves the live version untouched and a row that says why.
 
-A cycle whose service stopped is not taken up again, although the training process could go on from
-a step: its rows are people's words, which an erasure would have to find until then, and what it
-had sampled and scored is known to nothing but the process that died. The next one starts afresh.
+All that it knows stands in the store as soon as it is known, or, for weights, in the cycle's
+folder: a cycle whose service ended is run again by the next one, passes over what is done, and
+comes to where the first one would have come.
 """
 
 import asyncio
 import logging
 import random
 import shutil
-import statistics
-import time
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-from learner import curriculum
-from learner.curriculum import LearnerConfig
-from learner.errors import NoSignalError
-from learner.gate import GateConfig, GateReport, Verdict, compare
-from learner.pointer import Pointer
-from learner.registry import Registry
-from learner.rollouts import Practice, Trial, group_of, mean_reward
-from learner.rows import RowBatch, rows_of, write_rows
-from learner.training_process import TrainingProcess
-from memory.cycle_store import WHY_INTERRUPTED
+from learner import curriculum, live_proof
+from learner.errors import CycleStoppedError, NoSignalError
+from learner.gate import GateReport, Verdict, compare
+from learner.live_groups import LiveRecord
+from learner.receipts import cycle_receipt, why_no_signal
+from learner.rehearsal import choose_rehearsed
+from learner.steps import Steps
+from learner.workshop import Progress, Workshop
 from memory.errors import ConflictError
-from memory.store import Store
 from memory.types import (
+    AdapterVersion,
     Cycle,
+    CycleStage,
     CycleState,
-    CycleStep,
     Split,
+    TaskRole,
     TaskSpec,
     VersionStatus,
-    utc_now,
 )
 
 log = logging.getLogger(__name__)
-# The trainer computes log-probabilities over the whole vocabulary; so must the sampler draw,
-# whatever the task's request or the model's own defaults say.
-FULL_DISTRIBUTION = {"top_p": 1.0, "top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0}
-
-
-class Weights(Protocol):
-    """What lets the engine answer with weights that have no version yet."""
-
-    async def load_ephemeral(self, name: str, path: Path) -> None:
-        """Make an adapter folder answer under a name of its own."""
-
-    def unload(self, name: str) -> None:
-        """Forget it again, once nothing uses it any more."""
-
-    async def publish(self, version: str) -> None:
-        """Verify, load and probe a version."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Workshop:
-    """What a cycle works with."""
-
-    store: Store
-    registry: Registry
-    pointer: Pointer
-    practice: Practice
-    weights: Weights
-    open_training: Callable[[Path | None], TrainingProcess]  # from the adapter to continue from
-    work_dir: Path
-    learner: LearnerConfig
-    gate: GateConfig
-    promotes_by_itself: bool
-
-
-@dataclass(slots=True)
-class Progress:
-    """Where the cycle is, for people who watch."""
-
-    phase: str = "starting"
-    step: int = 0
-    num_steps: int = 0
 
 
 @dataclass(slots=True)
@@ -93,70 +47,152 @@ class LearningCycle:
     cycle: Cycle
     workshop: Workshop
     progress: Progress = field(default_factory=Progress)
-    _trained: list[Trial] = field(default_factory=list)
-    _receipts: list[dict[str, Any]] = field(default_factory=list)
+    why_stopped: str | None = None  # set before it is cancelled for good; else it waits
 
     async def run(self) -> Cycle:
-        """Learn, prove, and settle what becomes of it."""
+        """Learn, prove, and settle what becomes of it.
+
+        Cancelled, it waits as it is for the next service; with ``why_stopped``, it has ended.
+        """
         try:
             state, reason = await self._learn()
         except NoSignalError as error:
             state, reason = CycleState.NO_SIGNAL, error.message
+        except CycleStoppedError as error:
+            state, reason = CycleState.INTERRUPTED, error.message
         except asyncio.CancelledError:
-            self._end(CycleState.INTERRUPTED, WHY_INTERRUPTED)
+            if self.why_stopped is None:
+                self.workshop.store.cycles.note_stop(self.cycle.id)
+            else:
+                self.end(CycleState.INTERRUPTED, self.why_stopped)
             raise
         except Exception as error:  # a failed cycle is a row, not an outage
             log.exception("cycle %s failed", self.cycle.id)
             state, reason = CycleState.FAILED, f"{type(error).__name__}: {error}"
-        finally:
-            shutil.rmtree(self._dir, ignore_errors=True)
-        return self._end(state, reason)
+        return self.end(state, reason)
+
+    def end(self, state: CycleState, reason: str) -> Cycle:
+        """Write the verdict down, and delete what the cycle has left in files."""
+        store = self.workshop.store
+        if state in {CycleState.FAILED, CycleState.INTERRUPTED}:
+            store.versions.reject_unproven(self.cycle.id)
+        summed = cycle_receipt([step.receipt for step in store.cycles.steps(self.cycle.id)])
+        receipt = {**self.cycle.receipt, **summed}
+        ended = store.cycles.end(self.cycle.id, state, reason, receipt=receipt)
+        shutil.rmtree(self._dir, ignore_errors=True)
+        return ended
 
     @property
     def _dir(self) -> Path:
         return self.workshop.work_dir / self.cycle.id
 
     async def _learn(self) -> tuple[CycleState, str]:
+        shop = self.workshop
+        tasks = await asyncio.to_thread(self._tasks)
+        tests = [*tasks[TaskRole.HELDOUT], *tasks[TaskRole.GUARD]]
+        made = shop.store.versions.of_cycle(self.cycle.id)
+        if made is None:
+            made = await self._seal(await self._train(tests, tasks[TaskRole.TRAIN]))
+        name = made.id
+        shop.check_erasure(self.cycle.id)
+        shop.store.cycles.set_candidate(self.cycle.id, name)
+        self.progress.phase = "publishing the candidate"
+        await shop.weights.publish(name)
+        before = await self._score(tests, self.cycle.start_version, "before")  # as recorded
+        self.progress.phase = "scoring the candidate on held-out tasks"
+        after = await self._score(tests, name, "after")
+        skills = {task.id: task.skill_id for task in tests}
+        if tasks[TaskRole.HELDOUT]:
+            guards = frozenset(task.id for task in tasks[TaskRole.GUARD])
+            report = compare(before, after, skills, config=shop.gate, guards=guards)
+            shown, goes_live = report.to_json(), shop.promotes_by_itself
+        else:
+            guarded = compare(before, after, skills, config=shop.gate)
+            report, shown, goes_live = await self._prove_live(guarded, name)
+        shop.check_erasure(self.cycle.id)
+        shop.store.cycles.set_gate(self.cycle.id, shown)
+        self.progress.phase = "settling"
+        return await self._settle(name, report, goes_live=goes_live)
+
+    async def _prove_live(
+        self, guards: GateReport, name: str
+    ) -> tuple[GateReport, dict[str, Any], bool]:
+        """Prove a candidate on recorded episodes.
+
+        Returns:
+            The report, what is shown of it, and whether it may go live without a person.
+        """
+        shop = self.workshop
+        if shop.live is None:
+            raise NoSignalError("there are no held-out tasks")
+        self.progress.phase = "comparing recorded answers"
+        live = await shop.live.proof.compare(self.cycle, name)
+        report = live_proof.judge(guards, live, shop.gate)
+        goes_live = shop.promotes_by_itself and shop.live.promotes_by_itself
+        is_proven = live_proof.is_proven(live, shop.gate)
+        return report, report.to_json() | {"live": live.to_json()}, goes_live and is_proven
+
+    async def _train(self, tests: Sequence[TaskSpec], train: Sequence[TaskSpec]) -> Steps:
+        """Score the live version and make the steps that are left."""
         shop, start = self.workshop, self.cycle.start_version
-        train, heldout, guards = self._tasks()
-        self._dir.mkdir(parents=True)
-        name = shop.registry.next_name()
-        parent = await shop.registry.parent_path(start)
-        async with shop.open_training(parent) as training:
-            self.progress.phase = "scoring the live version on held-out tasks"
-            tests = [*heldout, *guards]
-            before = await shop.practice.score(tests, adapter=start, cycle_id=self.cycle.id)
-            weights = await self._steps(train, training, name)
+        steps = Steps(
+            cycle=self.cycle,
+            workshop=shop,
+            progress=self.progress,
+            folder=self._dir,
+            name=shop.registry.next_name(),
+        )
+        await asyncio.to_thread(steps.restore)
+        if not steps.are_done:
+            parent = await shop.registry.parent_path(start)
+            async with shop.open_training(parent, steps.weights) as training:
+                self.progress.phase = "scoring the live version on held-out tasks"
+                await self._score(tests, start, "before")
+                await steps.run(train, training)
+        return steps
+
+    async def _seal(self, steps: Steps) -> AdapterVersion:
+        """Make a version of what the steps have left.
+
+        Raises:
+            NoSignalError: no step taught anything.
+        """
+        shop, weights = self.workshop, steps.weights
         if weights is None:
-            raise NoSignalError(self._why_no_signal())
-        sealed = await asyncio.to_thread(
+            raise NoSignalError(why_no_signal([step.receipt for step in steps.done]))
+        self.progress.phase = "sealing the candidate"
+        shop.check_erasure(self.cycle.id)
+        return await asyncio.to_thread(
             shop.registry.seal,
             weights,
-            parent=start,
+            parent=self.cycle.start_version,
             cycle_id=self.cycle.id,
-            episode_ids={trial.call.episode_id for trial in self._trained},
+            episode_ids=steps.taught(),
         )
-        name = sealed.id  # an import may have taken the one that was next when the cycle began
-        shop.store.cycles.set_candidate(self.cycle.id, name)
-        await shop.weights.publish(name)
-        self.progress.phase = "scoring the candidate on held-out tasks"
-        after = await shop.practice.score(tests, adapter=name, cycle_id=self.cycle.id)
-        skills = {task.id: task.skill_id for task in tests}
-        guard_ids = frozenset(task.id for task in guards)
-        report = compare(before, after, skills, config=shop.gate, guards=guard_ids)
-        shop.store.cycles.set_gate(self.cycle.id, report.to_json())
-        return await self._settle(name, report)
 
-    def _tasks(self) -> tuple[list[TaskSpec], list[TaskSpec], list[TaskSpec]]:
-        """Return tasks to practise, held-out ones to prove a gain, and ones of every other skill.
+    async def _score(
+        self, tests: Sequence[TaskSpec], adapter: str, stage: str
+    ) -> dict[str, float | None]:
+        at = CycleStage(cycle_id=self.cycle.id, name=stage)
+        return await self.workshop.practice.score(tests, adapter=adapter, stage=at)
+
+    def _tasks(self) -> dict[TaskRole, list[TaskSpec]]:
+        """Return what the cycle works on; the choice is written down before anything is done.
 
         Raises:
             NoSignalError: there is nothing to practise, or too little to prove a gain on.
         """
+        cycles = self.workshop.store.cycles
+        found = cycles.tasks(self.cycle.id)
+        if not found:
+            found = self._choose_tasks()
+            cycles.set_tasks(self.cycle.id, found)
+        return {role: found.get(role, []) for role in TaskRole}
+
+    def _choose_tasks(self) -> dict[TaskRole, list[TaskSpec]]:
+        """Choose tasks to practise, held-out ones to prove a gain, and ones of other skills."""
         shop, mine = self.workshop, self.cycle.skill_ids
         train = shop.store.tasks.of_skills(mine, Split.TRAIN)
-        if not train:
-            raise NoSignalError("the skills have no training tasks")
         rng = random.Random(self.cycle.id)
         others = [skill.id for skill in shop.store.skills.all() if skill.id not in mine]
         heldout, guards = (
@@ -166,101 +202,45 @@ class LearningCycle:
                 (others, shop.learner.max_heldout_tasks // 2),
             )
         )
-        if len(heldout) < shop.gate.min_tasks:
-            raise NoSignalError(
-                f"the skills have {len(heldout)} of {shop.gate.min_tasks} held-out tasks "
+        found = {TaskRole.GUARD: guards}
+        found[TaskRole.REHEARSAL] = choose_rehearsed(shop.store, self.cycle, shop.learner)
+        if (why_not := self._why_not_practised(len(train), len(heldout))) is None:
+            return found | {TaskRole.TRAIN: train, TaskRole.HELDOUT: heldout}
+        record = shop.live.groups.record(self.cycle) if shop.live else LiveRecord()
+        if not record.train:
+            raise NoSignalError(f"{why_not}; {record.why_nothing}" if shop.live else why_not)
+        return found
+
+    def _why_not_practised(self, num_train: int, num_heldout: int) -> str | None:
+        min_tasks = self.workshop.gate.min_tasks
+        if not num_train:
+            return "the skills have no training tasks"
+        if num_heldout < min_tasks:
+            return (
+                f"the skills have {num_heldout} of {min_tasks} held-out tasks "
                 "(promotion.min_tasks), too few to prove a gain"
             )
-        return train, heldout, guards
+        return None
 
     def _sample(self, tasks: list[TaskSpec], num: int, rng: random.Random) -> list[TaskSpec]:
         """Choose other tasks in each cycle, so that retries are not selected on the same ones."""
         rng.shuffle(tasks)
         return curriculum.choose(tasks, num, rng)
 
-    async def _steps(
-        self, train: list[TaskSpec], training: TrainingProcess, name: str
-    ) -> Path | None:
-        """Run the optimizer steps; return the last weights' folder, None when none had signal."""
-        config = self.workshop.learner
-        self.progress.num_steps = config.steps_per_cycle
-        rng = random.Random(self.cycle.id)
-        adapter, weights = self.cycle.start_version, None
-        num_tried: dict[str, int] = {}
-        try:
-            for index in range(1, config.steps_per_cycle + 1):
-                self.progress.phase, self.progress.step = "practising", index
-                train.sort(key=lambda task: num_tried.get(task.id, 0))
-                chosen = curriculum.choose(train, config.tasks_per_step, rng)
-                for task in chosen:
-                    num_tried[task.id] = num_tried.get(task.id, 0) + 1
-                trained = await self._step(index, chosen, adapter, training)
-                if trained is None:
-                    continue
-                step_name = f"{name}-step-{index:02d}-{self.cycle.id[-8:]}"
-                await self.workshop.weights.load_ephemeral(step_name, trained)
-                self._forget(adapter)
-                adapter, weights = step_name, trained
-        finally:
-            self._forget(adapter)
-        return weights
-
-    async def _step(
-        self, index: int, tasks: Sequence[TaskSpec], adapter: str, training: TrainingProcess
-    ) -> Path | None:
-        """Practise and train once; return the new weights, None when there was no signal."""
-        config, began = self.workshop.learner, time.perf_counter()
-        tried = await self.workshop.practice.practise(
-            tasks,
-            adapter=adapter,
-            num_samples=config.group_size,
-            sampling={"temperature": config.temperature, **FULL_DISTRIBUTION},
-            cycle_id=self.cycle.id,
-        )
-        sampled = time.perf_counter()
-        await asyncio.to_thread(
-            self.workshop.store.tasks.note_practice,
-            {trials[0].task.id: mean_reward(trials) for trials in tried if trials},
-        )
-        groups = [
-            group_of(trials, group_id=f"{self.cycle.id}-{index:02d}-{i}")
-            for i, trials in enumerate(tried)
-            if trials
-        ]
-        batch = rows_of(groups, baseline=config.baseline, normalize_std=config.normalize_std)
-        receipt = practice_receipt(tried, batch) | {"adapter": adapter}
-        receipt["seconds_sampling"] = sampled - began
-        out = None
-        if batch.rows:
-            self.progress.phase = "training"
-            out = self._dir / f"step-{index:02d}"
-            rows_path = self._dir / f"step-{index:02d}.jsonl"
-            write_rows(rows_path, batch.rows)
-            try:
-                receipt |= await training.step(rows_path, out)
-                self._trained += [trial for trials in tried for trial in trials]
-            except NoSignalError as error:  # this step's rows hold none; the next step's may
-                out, receipt["no_signal"] = None, error.message
-        receipt["seconds_training"] = time.perf_counter() - sampled
-        receipt["seconds"] = time.perf_counter() - began
-        self._receipts.append(receipt)
-        step = CycleStep(cycle_id=self.cycle.id, index=index, created_at=utc_now(), receipt=receipt)
-        await asyncio.to_thread(self.workshop.store.cycles.add_step, step)
-        return out
-
-    def _forget(self, adapter: str) -> None:
-        if adapter != self.cycle.start_version:
-            self.workshop.weights.unload(adapter)
-
-    async def _settle(self, name: str, report: GateReport) -> tuple[CycleState, str]:
+    async def _settle(
+        self, name: str, report: GateReport, *, goes_live: bool
+    ) -> tuple[CycleState, str]:
         pointer, reason = self.workshop.pointer, "; ".join(report.reasons)
+        status = self.workshop.store.versions.get(name).status
+        if self.cycle.num_resumes and status is not VersionStatus.CANDIDATE:
+            return self._decided(name), reason  # before its service ended
         try:
             if report.verdict is Verdict.REJECT:
                 await pointer.reject(name, reason=reason)
                 return CycleState.REJECTED, reason
             if report.verdict is Verdict.INCONCLUSIVE:
                 return CycleState.INCONCLUSIVE, reason
-            if not self.workshop.promotes_by_itself:
+            if not goes_live:
                 return CycleState.PROPOSED, reason
             await pointer.approve(name, actor="gate", reason=reason)
             return CycleState.PROMOTED, reason
@@ -273,67 +253,3 @@ class LearningCycle:
             return CycleState.PROPOSED
         was_rejected = status in {VersionStatus.REJECTED, VersionStatus.TAINTED}
         return CycleState.REJECTED if was_rejected else CycleState.PROMOTED
-
-    def _why_no_signal(self) -> str:
-        skipped: Counter[str] = Counter()
-        for receipt in self._receipts:
-            skipped.update(receipt["skipped_groups"])
-        counted = ", ".join(f"{num} {reason}" for reason, num in skipped.items()) or "none"
-        return (
-            f"in none of {len(self._receipts)} steps did rollouts of one task differ in reward "
-            f"(groups skipped: {counted})"
-        )
-
-    def _end(self, state: CycleState, reason: str) -> Cycle:
-        if state in {CycleState.FAILED, CycleState.INTERRUPTED}:
-            self.workshop.store.versions.reject_unproven(self.cycle.id)
-        return self.workshop.store.cycles.end(
-            self.cycle.id,
-            state,
-            reason,
-            receipt={**self.cycle.receipt, **cycle_receipt(self._receipts)},
-        )
-
-
-def practice_receipt(tried: Sequence[Sequence[Trial]], batch: RowBatch) -> dict[str, Any]:
-    """Account for what was sampled in a step, under TRL's names where it has them."""
-    rewards = [
-        [trial.outcome.value for trial in trials if trial.outcome.value is not None]
-        for trials in tried
-    ]
-    flat = [value for values in rewards for value in values]
-    compared = [values for values in rewards if len(values) > 1]
-    equal = sum(max(values) == min(values) for values in compared)
-    lengths = [len(t.call.completion_token_ids or ()) for trials in tried for t in trials]
-    outcomes = Counter(
-        str(trial.outcome.provenance or "none") for trials in tried for trial in trials
-    )
-    return batch.to_json() | {
-        "rollouts_by_provenance": dict(outcomes),
-        "reward_mean": statistics.fmean(flat) if flat else None,
-        "reward_std": statistics.pstdev(flat) if flat else None,
-        "frac_reward_zero_std": equal / len(compared) if compared else None,
-        "mean_completion_tokens": statistics.fmean(lengths) if lengths else None,
-    }
-
-
-def cycle_receipt(steps: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Sum the steps up."""
-    trained = [step for step in steps if "trained_tokens" in step]
-    provenance: Counter[str] = Counter()
-    skipped: Counter[str] = Counter()
-    for step in steps:
-        provenance.update(step["rollouts_by_provenance"])
-        skipped.update(step["skipped_rollouts"])
-    return {
-        "rollouts_by_provenance": dict(provenance),
-        "skipped_rollouts": dict(skipped),
-        "num_steps": len(steps),
-        "num_trained_steps": len(trained),
-        "num_rollouts": sum(step["num_rollouts"] for step in steps),
-        "trained_tokens": sum(step["trained_tokens"] for step in trained),
-        "reward_first": steps[0]["reward_mean"] if steps else None,
-        "reward_last": steps[-1]["reward_mean"] if steps else None,
-        "seconds_sampling": sum(step["seconds_sampling"] for step in steps),
-        "seconds_training": sum(step["seconds_training"] for step in steps),
-    }

@@ -17,7 +17,10 @@ NO_BODY = b"{}"
 
 
 class CycleBody(BaseModel):
-    """``POST /v1/cycles``; without a skill, every skill that has training tasks."""
+    """``POST /v1/cycles``; without a skill, every skill that has training tasks.
+
+    Where there is none, every skill with graded episodes of work that cannot be replayed.
+    """
 
     model_config = ConfigDict(extra="forbid")
 
@@ -36,10 +39,13 @@ def routes(store: Store, runner: CycleRunner) -> APIRouter:
                 raise ConflictError(f"skill {body.skill} is {policy}; it is not learned from")
             skills = [body.skill]
         else:
-            known = store.skills.all()
-            skills = [s.id for s in known if s.num_train_tasks and s.policy is SkillPolicy.LEARN]
+            known = [s for s in store.skills.all() if s.policy is SkillPolicy.LEARN]
+            skills = [s.id for s in known if s.num_train_tasks]
+            skills = skills or [s.id for s in known if s.num_live_graded]
         if not skills:
-            raise InvalidRequestError("there is no skill with training tasks to learn from")
+            raise InvalidRequestError(
+                "there is no skill with training tasks or graded episodes to learn from"
+            )
         return answer(runner.start(skills, reason="asked for by an admin"), status=202)
 
     @router.get("/cycles")

@@ -22,3 +22,9 @@ class RowError(DenizenError, ValueError):
     """A rollout or a training row contradicts itself."""
 
     code = "rows"
+
+
+class CycleStoppedError(DenizenError):
+    """A cycle cannot go on, for a reason outside it. Not a fault."""
+
+    code = "cycle_stopped"

@@ -203,4 +203,5 @@ def _shrunk(
     told_I = np.clip((surprises * shifts).sum(axis=0), 0.0, whole_I)
     told, noise = sizes_JI * told_I, whole_I - told_I
     weight = np.divide(told, told + noise, out=np.zeros_like(told), where=told + noise > 0)
-    return prior_JI + weight * shifts
+    shrunk: Floats = prior_JI + weight * shifts
+    return shrunk

@@ -16,11 +16,6 @@ from torch import Tensor
 from learner.errors import TrainingError
 
 
-def path_of(adapter: Path) -> Path:
-    """Return where the moments of the step that wrote an adapter folder are kept."""
-    return adapter.with_name(f"{adapter.name}.moments.safetensors")
-
-
 def save(path: Path, optimizer: torch.optim.Optimizer, parameters: Mapping[str, Tensor]) -> None:
     """Write the moments; the file appears under its name when it is complete and on disk."""
     tensors = {

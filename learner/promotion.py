@@ -16,3 +16,6 @@ class PromotionConfig(GateConfig):
     """After a passed gate: ``auto`` makes the candidate live, ``propose`` waits for a person to
     approve it.
     """
+    promote_unreplayed: bool = False
+    """Whether ``auto`` also makes a candidate live that learned from work that cannot be replayed,
+    when enough recorded answers prove it (``learner/live_proof.py``). Else a person decides."""

@@ -4,6 +4,7 @@ It does not know how an answer is sampled or a grade is reached; both come in as
 """
 
 import asyncio
+import hashlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,11 +12,14 @@ from typing import Any, Protocol
 
 from graders.outcome import Trust, is_advisory, merge
 from graders.types import Answer, Grader
+from learner.errors import CycleStoppedError
 from learner.rows import Rollout, RolloutGroup
+from memory.episode_store import Practised
 from memory.errors import AdapterError, ConflictError, DenizenError, NotFoundError
 from memory.store import Store
 from memory.types import (
     Call,
+    CycleStage,
     Episode,
     EpisodeSource,
     Grade,
@@ -78,24 +82,30 @@ class Practice:
         adapter: str,
         num_samples: int,
         sampling: Mapping[str, Any],
-        cycle_id: str | None,
+        stage: CycleStage | None = None,
+        counts: bool = False,
     ) -> list[list[Trial]]:
         """Try each task ``num_samples`` times; return the trials of each task, in the tasks' order.
 
         A task that cannot be tried (the engine refuses its prompt, its grader is not there any
-        more) yields no trials and is logged; it takes no other with it.
+        more) yields no trials and is logged; it takes no other with it. What a stage of a cycle
+        has sampled before its service ended is returned as it was recorded, and not sampled again.
 
         Args:
             tasks: what to try.
             adapter: the weights to sample from.
             num_samples: tries a task.
             sampling: overrides the task's own sampling parameters.
-            cycle_id: the learning cycle this belongs to.
+            stage: where in a learning cycle this belongs.
+            counts: whether the tasks count as practised.
 
         Raises:
             EngineUnavailableError: the engine went away.
             NotFoundError, AdapterError: there are no such weights.
+            CycleStoppedError: the stage has sampled other tasks before.
         """
+        if stage is not None and (trials := await self._recorded(stage, tasks)):
+            return trials
         gate = asyncio.Semaphore(self._max_in_flight)
 
         async def one(task: TaskSpec) -> list[Trial]:
@@ -105,7 +115,7 @@ class Practice:
                     calls = await self._sample(
                         adapter=adapter,
                         messages=task.messages,
-                        sampling={**task.sampling, **sampling},
+                        sampling={**task.sampling, **sampling, **_seed(stage, task, sampling)},
                         num_samples=num_samples,
                     )
                 except DenizenError as error:
@@ -116,15 +126,17 @@ class Practice:
                 return [await self._graded(task, call, grader) for call in calls]
 
         tried = await asyncio.gather(*(one(task) for task in tasks))
-        await self._record([trial for trials in tried for trial in trials], cycle_id)
-        return tried
+        await self._record(tried, stage, counts=counts)
+        # What is learned from is what is recorded: the same to the last bit, whether it was read by
+        # this service or by the next, and without what was erased meanwhile.
+        return tried if stage is None else await self._recorded(stage, tasks)
 
     async def score(
-        self, tasks: Sequence[TaskSpec], *, adapter: str, cycle_id: str | None = None
+        self, tasks: Sequence[TaskSpec], *, adapter: str, stage: CycleStage | None = None
     ) -> dict[str, float | None]:
         """Return each task's score when it is answered once, greedily; None where it has none."""
         tried = await self.practise(
-            tasks, adapter=adapter, num_samples=1, sampling=GREEDY, cycle_id=cycle_id
+            tasks, adapter=adapter, num_samples=1, sampling=GREEDY, stage=stage
         )
         return {
             task.id: mean_reward(trials) if trials else None
@@ -144,13 +156,29 @@ class Practice:
         outcome = merge([grade], trust=self._trust, skill_id=task.skill_id)
         return Trial(task=task, call=call, grade=grade, outcome=outcome)
 
-    async def _record(self, trials: Sequence[Trial], cycle_id: str | None) -> None:
+    async def _record(
+        self, tried: Sequence[Sequence[Trial]], stage: CycleStage | None, *, counts: bool
+    ) -> None:
         await self._store.episodes.record_practice(
-            [
-                (_episode(trial, cycle_id), trial.call, trial.grade, trial.outcome)
-                for trial in trials
-            ]
+            [[_practised(trial, stage) for trial in trials] for trials in tried],
+            stage=stage,
+            mean_rewards={
+                trials[0].task.id: mean_reward(trials) for trials in tried if trials and counts
+            },
         )
+
+    async def _recorded(self, stage: CycleStage, tasks: Sequence[TaskSpec]) -> list[list[Trial]]:
+        """Return the trials of a stage as they are recorded, those of each task; empty if none."""
+        found = await asyncio.to_thread(self._store.episodes.practised, stage)
+        if not found:
+            return []
+        if len(found) > len(tasks):
+            raise CycleStoppedError(f"{stage.name} has sampled more than {len(tasks)} tasks")
+        found += [[] for _ in range(len(found), len(tasks))]
+        return [
+            [_trial(task, practised) for practised in tried]
+            for task, tried in zip(tasks, found, strict=True)
+        ]
 
 
 def group_of(trials: Sequence[Trial], *, group_id: str) -> RolloutGroup:
@@ -180,8 +208,28 @@ def mean_reward(trials: Sequence[Trial]) -> float | None:
     return sum(values) / len(values) if values else None
 
 
-def _episode(trial: Trial, cycle_id: str | None) -> Episode:
-    return Episode(
+def _seed(stage: CycleStage | None, task: TaskSpec, sampling: Mapping[str, Any]) -> dict[str, int]:
+    """Return the seed of a request, so that sampling a stage again finds the same answers.
+
+    The engine adds a choice's index to it. Greedy answers need none.
+    """
+    if stage is None or not sampling.get("temperature"):
+        return {}
+    named = f"{stage.cycle_id}/{stage.name}/{task.id}"
+    return {"seed": int(hashlib.sha256(named.encode()).hexdigest()[:8], 16) >> 2}
+
+
+def _trial(task: TaskSpec, practised: Practised) -> Trial:
+    episode, call, grade, outcome = practised
+    if episode.task_id != task.id:
+        raise CycleStoppedError(
+            f"the cycle has sampled {episode.task_id} where it would sample {task.id} now"
+        )
+    return Trial(task=task, call=call, grade=grade, outcome=outcome)
+
+
+def _practised(trial: Trial, stage: CycleStage | None) -> Practised:
+    episode = Episode(
         id=trial.call.episode_id,
         created_at=trial.call.created_at,
         source=EpisodeSource.PRACTICE,
@@ -191,6 +239,7 @@ def _episode(trial: Trial, cycle_id: str | None) -> Episode:
         tenant=trial.task.tenant,
         skill_id=trial.task.skill_id,
         task_id=trial.task.id,
-        cycle_id=cycle_id,
+        cycle_id=None if stage is None else stage.cycle_id,
         digested_revision=1,
     )
+    return episode, trial.call, trial.grade, trial.outcome

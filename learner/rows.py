@@ -30,6 +30,12 @@ class SkipReason(StrEnum):
     STALE = "stale"  # sampled too many versions ago
     TOO_FEW = "too_few"  # fewer than two usable rollouts in its group: nothing to compare with
     ZERO_SIGNAL = "zero_signal"  # every usable rollout of its group has the same reward
+    # Of recorded episodes:
+    REPLAYABLE = "replayable"  # a task was made of it, which is practised instead
+    HELDOUT = "heldout"  # it proves what others taught
+    TAUGHT = "taught"  # the version that is continued has learned from it already
+    UNTRAINABLE = "untrainable"  # none of its tokens can be trained
+    TOO_LONG = "too_long"  # one of its rows has more tokens than a training step may hold
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

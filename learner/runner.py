@@ -1,18 +1,27 @@
-"""When to learn: one cycle at a time, started by enough new signal or by a person."""
+"""When to learn: one cycle at a time, started by enough new signal or by a person.
+
+A cycle that ran when its service ended is gone on with before any other starts.
+"""
 
 import asyncio
 import logging
+import shutil
 from collections.abc import Callable, Sequence
 
-from learner.curriculum import LearnerConfig, missing, missing_work
-from learner.cycle import LearningCycle, Progress, Workshop
-from memory.errors import ConflictError
+from learner.curriculum import LearnerConfig, missing, taking_part
+from learner.cycle import LearningCycle
+from learner.workshop import WHY_ERASED, Progress, Workshop
+from memory.errors import ConflictError, NotFoundError
 from memory.store import Store
-from memory.types import Cycle, CycleState, new_id, utc_now
+from memory.types import Cycle, CycleState, VersionStatus, new_id, utc_now
+from memory.version_store import BASE
 
 log = logging.getLogger(__name__)
 FIRST_PAUSE_S = 60.0  # after a failed cycle, doubled with each further one
 MAX_PAUSE_S = 3600.0
+MAX_DEATHS = 3
+"""After so many services that were killed while they ran a cycle, or by it, it has failed."""
+WAITING = "waiting for the engine, to go on"
 
 
 class CycleRunner:
@@ -21,7 +30,7 @@ class CycleRunner:
     def __init__(self, workshop: Workshop, *, is_engine_ready: Callable[[], bool]) -> None:
         self._workshop = workshop
         self._is_engine_ready = is_engine_ready
-        self._cycle: LearningCycle | None = None
+        self._cycle: LearningCycle | None = None  # runs, or waits to be gone on with
         self._task: asyncio.Task[Cycle] | None = None
         self._num_failed = 0  # in a row
         self._not_before = 0.0  # loop time before which no cycle starts by itself
@@ -38,7 +47,7 @@ class CycleRunner:
 
     @property
     def running(self) -> Cycle | None:
-        """The cycle that runs now."""
+        """The cycle that runs now, or waits to be gone on with."""
         return self._cycle.cycle if self._cycle else None
 
     @property
@@ -46,12 +55,83 @@ class CycleRunner:
         """How far the running cycle is."""
         return self._cycle.progress if self._cycle else None
 
+    def adopt(self) -> None:
+        """Look at what ran when the last service ended: keep it to go on with, or end it.
+
+        Called once, before anything starts. What ended cycles left in files is deleted.
+        """
+        for cycle in self.store.cycles.running():
+            found = LearningCycle(cycle, self._workshop, Progress(phase=WAITING))
+            if cycle.num_deaths >= MAX_DEATHS and not cycle.was_stopped:
+                found.end(
+                    CycleState.FAILED,
+                    f"{cycle.num_deaths + 1} services were killed while they ran the cycle; it is "
+                    "not tried again",
+                )
+            elif (why_not := self._why_not_go_on(cycle)) is not None:
+                found.end(
+                    CycleState.INTERRUPTED,
+                    f"the service ended while the cycle ran, and it cannot go on: {why_not}; the "
+                    "signal that it started from counts for the next cycle",
+                )
+            else:
+                self._cycle = found
+        work_dir = self._workshop.work_dir
+        for path in work_dir.glob("*"):
+            if self._cycle is None or path.name != self._cycle.cycle.id:
+                shutil.rmtree(path, ignore_errors=True)
+        for rows in work_dir.glob("*/*.jsonl"):  # words as tokens, which an erasure could not find
+            rows.unlink()
+
+    def _why_not_go_on(self, cycle: Cycle) -> str | None:
+        """Say why a cycle would not come to where it would have come; None when it would."""
+        versions, start = self.store.versions, cycle.start_version
+        if self._cycle is not None:
+            return f"{self._cycle.cycle.id} is newer"
+        if cycle.base_digest != self._workshop.base_digest:
+            return "the base model is another one now"
+        if cycle.settings_sha256 != self.config.sha256:
+            return "the settings of [learner] are others now"
+        try:
+            if start != BASE and versions.get(start).status is VersionStatus.TAINTED:
+                return f"{start}, which it learned on from, is tainted"
+        except NotFoundError:
+            return f"{start}, which it learned on from, is gone"
+        if self.store.cycles.is_hit_by_erasure(cycle.id):
+            return WHY_ERASED
+        if num_lost := self.store.cycles.num_lost_tasks(cycle.id):
+            return f"{num_lost} of its tasks are gone"
+        return None
+
+    def take_up(self) -> None:
+        """Go on with the cycle that waits, where there is one and the engine answers."""
+        waiting = self._cycle
+        if waiting is None or self._task is not None or not self._is_engine_ready():
+            return
+        cycle = self.store.cycles.take_up(waiting.cycle.id)
+        self._run(LearningCycle(cycle, self._workshop))
+        log.info("cycle %s is gone on with, for the %d. time", cycle.id, cycle.num_resumes)
+
+    async def let_go(self, episode_ids: Sequence[str]) -> None:
+        """Stop the cycle for good where it works with episodes that are erased."""
+        running = self._cycle
+        if running is None:
+            return
+        uses = self.store.cycles.uses
+        is_used = await asyncio.to_thread(uses, running.cycle.id, episode_ids)
+        if is_used and self._cycle is running:
+            running.why_stopped = WHY_ERASED
+            if self._task is None:
+                running.end(CycleState.INTERRUPTED, WHY_ERASED)
+                self._cycle = None
+            await self.stop()
+
     async def check(self) -> None:
         """Start a cycle when a skill has enough new signal; the scheduler calls this.
 
-        Every other skill with enough tasks takes part: one adapter serves them all, so what one
-        skill gains must not cost another, and the gate has to see both.
+        A cycle that another skill has started may have others take part.
         """
+        self.take_up()
         if self._cycle is not None or not self.config.enabled or not self._is_engine_ready():
             return
         if asyncio.get_running_loop().time() < self._not_before:
@@ -61,8 +141,9 @@ class CycleRunner:
         if ready:
             # By id: a title is made of users' words, and this line stands in the log.
             signal = ", ".join(f"skill {skill.id}: {skill.num_new_signal} new" for skill in ready)
-            taking_part = [skill.id for skill in skills if not missing_work(skill, self.config)]
-            self.start(taking_part, reason=f"enough new signal ({signal})")
+            self.start(
+                taking_part(skills, ready, self.config), reason=f"enough new signal ({signal})"
+            )
 
     def start(self, skill_ids: Sequence[int], *, reason: str) -> Cycle:
         """Start a cycle and return it at once.
@@ -83,13 +164,18 @@ class CycleRunner:
             skill_ids=tuple(skill_ids),
             reason=reason,
             receipt={"max_steps": self.config.steps_per_cycle},
+            base_digest=self._workshop.base_digest,
+            settings_sha256=self.config.sha256,
         )
         self.store.cycles.start(cycle)
-        self._cycle = LearningCycle(cycle, self._workshop)
-        self._task = asyncio.create_task(self._cycle.run())
-        self._task.add_done_callback(self._ended)
+        self._run(LearningCycle(cycle, self._workshop))
         log.info("cycle %s starts from %s: %s", cycle.id, cycle.start_version, reason)
         return cycle
+
+    def _run(self, cycle: LearningCycle) -> None:
+        self._cycle = cycle
+        self._task = asyncio.create_task(cycle.run())
+        self._task.add_done_callback(self._ended)
 
     def _ended(self, task: "asyncio.Task[Cycle]") -> None:
         self._cycle = self._task = None
@@ -108,7 +194,7 @@ class CycleRunner:
             log.info("cycle %s ended: %s (%s)", ended.id, ended.state, ended.end_reason)
 
     async def stop(self) -> None:
-        """Interrupt the running cycle and wait until it has written that down."""
+        """Leave the running cycle to the next service, and wait until that is written down."""
         if self._task is not None:
             task = self._task
             task.cancel()

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from learner import microbatches, moments, tree_attention
+from learner.adapter_files import moments_path
 from learner.errors import NoSignalError, RowError, TrainingError
 from learner.forests import pack
 from learner.lora_model import continuing, load_adapter, load_model, save_adapter
@@ -109,7 +110,7 @@ class Trainer:
         )
         if resume_from is not None:
             load_adapter(self._model, resume_from)
-            moments.load(moments.path_of(resume_from), self._optimizer, self._named_parameters())
+            moments.load(moments_path(resume_from), self._optimizer, self._named_parameters())
 
     def step(self, rows: Sequence[TrainingRow]) -> StepReceipt:
         """Make one optimizer step on all rows together.
@@ -194,7 +195,7 @@ class Trainer:
 
         Call it before the folder gets its name: then a folder that is there can be resumed from.
         """
-        moments.save(moments.path_of(folder), self._optimizer, self._named_parameters())
+        moments.save(moments_path(folder), self._optimizer, self._named_parameters())
 
     def _named_parameters(self) -> dict[str, Tensor]:
         return {name: p for name, p in self._model.named_parameters() if p.requires_grad}

@@ -42,6 +42,8 @@ class TrainingProcess:
         config: TrainerConfig,
         log_path: Path,
         parent_adapter: Path | None = None,
+        resume_from: Path | None = None,
+        max_memory_mib: int | None = None,
         step_timeout_s: float = 900.0,
         nice: int = 10,
     ) -> None:
@@ -52,6 +54,9 @@ class TrainingProcess:
             config: settings of the adapter and the steps.
             log_path: what the process writes to stderr is appended here.
             parent_adapter: folder of the adapter to continue from; None starts from the base.
+            resume_from: folder of a step that an earlier process of the same run wrote with its
+                moments; the next step is then what it would have been.
+            max_memory_mib: what the process may allocate; None does not bound it.
             step_timeout_s: seconds after which a step counts as hung; the first one includes
                 loading the model.
             nice: added to the process's priority value, so that answering goes first.
@@ -61,6 +66,10 @@ class TrainingProcess:
         self._command += ["--config", TrainerConfig(**fields).model_dump_json()]
         if parent_adapter is not None:
             self._command += ["--parent", str(parent_adapter)]
+        if resume_from is not None:
+            self._command += ["--resume-from", str(resume_from)]
+        if max_memory_mib is not None:
+            self._command += ["--max-memory-mib", str(max_memory_mib)]
         self._log_path = log_path
         self._step_timeout_s = step_timeout_s
         self._nice = nice
@@ -110,12 +119,15 @@ class TrainingProcess:
             await self._wait(_GRACE_S)
         await self._kill()
 
-    async def step(self, rows_path: Path, out_dir: Path) -> dict[str, Any]:
+    async def step(
+        self, rows_path: Path, out_dir: Path, *, keep_moments: bool = False
+    ) -> dict[str, Any]:
         """Make one optimizer step on a row file; the adapter stands in ``out_dir`` afterwards.
 
         Args:
             rows_path: written by ``learner.rows.write_rows``.
             out_dir: must not exist; its parent folder must.
+            keep_moments: whether another process can go on from it (``resume_from``).
 
         Returns:
             The step's receipt (``learner.trainer.StepReceipt`` as JSON).
@@ -126,7 +138,8 @@ class TrainingProcess:
             AdapterError: the parent adapter does not fit, or ``out_dir`` exists.
             TrainingError: the step failed, timed out, or the process died; says how.
         """
-        request = json.dumps({"rows": str(rows_path.absolute()), "out": str(out_dir.absolute())})
+        paths = {"rows": str(rows_path.absolute()), "out": str(out_dir.absolute())}
+        request = json.dumps({**paths, "keep_moments": keep_moments})
         try:
             async with asyncio.timeout(self._step_timeout_s):
                 line = await self._exchange(request.encode() + b"\n")

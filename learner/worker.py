@@ -1,11 +1,14 @@
 """The training process: token rows in, adapter folders and receipts out.
 
-``python -m learner.worker --model DIR --config JSON [--parent DIR]`` reads requests from stdin,
-one JSON object a line, and answers each with one line on stdout:
+``python -m learner.worker --model DIR --config JSON [--parent DIR] [--resume-from DIR]`` reads
+requests from stdin, one JSON object a line, and answers each with one line on stdout:
 
     {"rows": "step-01.jsonl", "out": "step-01"}  ->  {"ok": true, "receipt": {...}}
                                                  or  {"ok": false, "kind": "no_signal", "error":
                                                  "..."}
+
+``"keep_moments": true`` in a request leaves the optimizer's moments beside the adapter, and
+``--resume-from`` goes on from such a folder as the process that wrote it would have gone on.
 
 With ``--rows FILE --out DIR`` it answers one such request and ends. With ``--rows FILE … --run
 DIR`` it makes a step on each file into ``DIR/step-01``, ``DIR/step-02``, …, each with the
@@ -14,15 +17,19 @@ ends with the same bytes as if it had never been killed.
 
 Weights and optimizer live from request to request; end of input ends the process. ``kind`` is an
 error's ``code``; anything unexpected ends the process with a traceback on stderr. It may be killed
-at any instruction: an adapter folder is complete or does not exist.
+at any instruction: an adapter folder is complete or does not exist. Where the machine runs out of
+memory the kernel is told to end this process before any other; ``--max-memory-mib`` bounds what it
+may ask for, and an allocation that is refused is named as such.
 """
 
 import argparse
 import json
 import os
+import resource
 import shutil
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -32,29 +39,34 @@ os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 import torch
 
 from learner.adapter_files import publish, stage, sweep_staging
-from learner.errors import RowError
+from learner.errors import RowError, TrainingError
 from learner.rows import read_rows
 from learner.trainer import Trainer
 from learner.trainer_config import TrainerConfig
 from memory.errors import AdapterError, DenizenError
+
+REFUSED_BY_TORCH = "can't allocate memory"
+"""In the RuntimeError of torch's allocator for the CPU."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line described above; return the exit status."""
     options = _parse(argv)
     replies = _claim_stdout()
+    _bound_memory(options.max_memory_mib)
     config = TrainerConfig.model_validate_json(options.config)
     _configure_torch(config)
     requests: Iterable[str] = sys.stdin
-    resume_from = None
+    resume_from = options.resume_from
     if options.run is not None:
         requests, resume_from = _rest_of(options.run, options.rows)
     elif options.rows is not None:
         requests = [_request(options.rows[0], options.out)]
     try:
-        trainer = Trainer(
-            options.model, config, parent_adapter=options.parent, resume_from=resume_from
-        )
+        with _naming_memory():
+            trainer = Trainer(
+                options.model, config, parent_adapter=options.parent, resume_from=resume_from
+            )
     except DenizenError as error:
         _reply(replies, _failure(error))
         return 1
@@ -76,7 +88,8 @@ def answer_request(trainer: Trainer, line: str) -> dict[str, Any]:
     try:
         if out.exists():
             raise AdapterError(f"{out} exists already and is never overwritten")
-        receipt = trainer.step(read_rows(rows_path))
+        with _naming_memory():
+            receipt = trainer.step(read_rows(rows_path))
         if request.get("keep_moments"):
             trainer.save_moments(out)
         publish_adapter(trainer, out)
@@ -117,6 +130,8 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--model", type=Path, required=True, help="base model folder")
     parser.add_argument("--config", required=True, help="TrainerConfig as JSON")
     parser.add_argument("--parent", type=Path, help="adapter folder to continue from")
+    parser.add_argument("--resume-from", type=Path, help="adapter folder with moments beside it")
+    parser.add_argument("--max-memory-mib", type=int, help="bound of what is allocated")
     parser.add_argument("--rows", type=Path, nargs="+", help="make a step on each file and end")
     parser.add_argument("--out", type=Path, help="where the one step's adapter goes")
     parser.add_argument("--run", type=Path, help="where the steps' adapters go; resumes")
@@ -133,6 +148,36 @@ def _claim_stdout() -> TextIO:
     replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     return replies
+
+
+def _bound_memory(max_mib: int | None) -> None:
+    """Let the kernel end this process first, and refuse it more memory than it may have."""
+    with suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
+    if max_mib is not None:
+        size = max_mib * 2**20
+        resource.setrlimit(resource.RLIMIT_DATA, (size, size))
+
+
+@contextmanager
+def _naming_memory() -> Iterator[None]:
+    """Say of an allocation that was refused that it was one.
+
+    Raises:
+        TrainingError: it was.
+    """
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        is_refusal = isinstance(error, MemoryError | torch.OutOfMemoryError)
+        if not is_refusal and REFUSED_BY_TORCH not in str(error):
+            raise
+        most, _ = resource.getrlimit(resource.RLIMIT_DATA)
+        bound = "" if most == resource.RLIM_INFINITY else f" of {most // 2**20} MiB"
+        raise TrainingError(
+            f"training ran out of memory{bound}; smaller learner.tokens_per_microbatch or "
+            f"gradient_checkpointing takes less. {str(error).splitlines()[0] if str(error) else ''}"
+        ) from error
 
 
 def _configure_torch(config: TrainerConfig) -> None:

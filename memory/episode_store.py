@@ -2,20 +2,22 @@
 
 import asyncio
 import copy
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeAlias
 
 from memory import call_rows, rows
 from memory.database import Database, Transaction
 from memory.errors import NotFoundError
 from memory.group_write import GroupWrite
 from memory.recording import CHAIN, Answered, CallKeys, Recording
+from memory.task_store import note_practice
 from memory.tenants import EVERYTHING, Sight
 from memory.types import (
     Call,
     CallStatus,
+    CycleStage,
     Episode,
     Feedback,
     Grade,
@@ -34,6 +36,10 @@ LIST_COLUMNS = f"""id, created_at, source, task_text, task_key, skill_id AS skil
     (SELECT COUNT(*) FROM calls WHERE episode_id = episodes.id) AS num_calls,
     (SELECT adapter FROM calls WHERE episode_id = episodes.id
         ORDER BY rowid DESC LIMIT 1) AS adapter"""
+
+
+Practised: TypeAlias = tuple[Episode, Call, Grade, Outcome]
+"""One try at a task, graded."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -89,15 +95,64 @@ class EpisodeStore:
         """
         return self._answers.add(Answered(episode, calls, keys))
 
-    async def record_practice(self, trials: Sequence[tuple[Episode, Call, Grade, Outcome]]) -> None:
-        """Store graded practice: one episode, one call, one grade each; returns when committed."""
+    async def record_practice(
+        self,
+        tried: Sequence[Sequence[Practised]],
+        *,
+        stage: CycleStage | None = None,
+        mean_rewards: Mapping[str, float | None] | None = None,
+    ) -> None:
+        """Store graded practice, all of it or nothing; returns when committed.
+
+        Args:
+            tried: the tries of each task; each has an episode, a call and a grade.
+            stage: where in a cycle they belong; None: in none.
+            mean_rewards: the tasks that count as practised, and how that went (None: unscored).
+        """
 
         def write(db: Transaction) -> None:
-            for episode, call, grade, outcome in trials:
-                self._recording.record(db, [Answered(episode, [call], [None])])
-                set_grades(db, episode, [grade], outcome)
+            for group_index, trials in enumerate(tried):
+                for place, (episode, call, grade, outcome) in enumerate(trials):
+                    self._recording.record(db, [Answered(episode, [call], [None])])
+                    set_grades(db, episode, [grade], outcome)
+                    if stage is not None:
+                        at: dict[str, Any] = {"cycle_id": stage.cycle_id, "stage": stage.name}
+                        at |= {"group_index": group_index, "place": place}
+                        rows.insert(db, "cycle_episodes", at | {"episode_id": episode.id})
+            note_practice(db, mean_rewards or {})
 
         await self._db.write_async(write)
+
+    def practised(self, stage: CycleStage) -> list[list[Practised]]:
+        """Return what ``record_practice`` stored for a stage, as it stands now; empty if nothing.
+
+        A task that yielded no tries has an empty list, or none after the last that did.
+        """
+        sql = """WITH own AS (SELECT * FROM cycle_episodes
+                WHERE cycle_id = ? AND stage = ? AND group_index IS NOT NULL)
+            SELECT {columns} FROM own JOIN {table} ON {table}.{key} = own.episode_id
+            ORDER BY group_index, place"""
+        values = (stage.cycle_id, stage.name)
+        columns = "own.group_index, episodes.*"
+        found = self._db.read(sql.format(columns=columns, table="episodes", key="id"), values)
+        told = sql.format(columns="{0}.*", table="{0}", key="episode_id")
+        calls = {
+            call.episode_id: call
+            for call in call_rows.decode(self._db.read(told.format("calls"), values))
+        }
+        grades = {
+            row["episode_id"]: rows.decode(Grade, row)
+            for row in self._db.read(told.format("grades"), values)
+            if row["superseded_at"] is None
+        }
+        tried: list[list[Practised]] = []
+        for row in found:
+            outcome, id = outcome_of(row), row["id"]
+            if outcome is None or id not in calls or id not in grades:
+                continue  # erased between two of the reads
+            tried += [[] for _ in range(len(tried), row["group_index"] + 1)]
+            tried[-1].append((rows.decode(Episode, row), calls[id], grades[id], outcome))
+        return tried
 
     def forget_newest(self) -> None:
         """Compare the next calls with the file: what stands there was changed. Inside a write."""

@@ -6,7 +6,7 @@ It knows the order; the rows are the business of ``memory/erasure.py``, the file
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,7 @@ class Eraser:
         *,
         running: Callable[[Scope], Collection[str]],
         forget: Sequence[Callable[[Collection[str]], None]],
+        let_go: Sequence[Callable[[Sequence[str]], Awaitable[None]]] = (),
         clean_up: Sequence[Callable[[], None]] = (),
     ) -> None:
         """Compose.
@@ -40,6 +41,7 @@ class Eraser:
             running: the episodes of a scope that are being answered, and may not be recorded yet;
                 called on the event loop.
             forget: take episodes out of what is held in memory; called on the event loop.
+            let_go: stop what works with episodes that are about to go; called on the event loop.
             clean_up: bring caches of the rows up to date; called in a thread.
         """
         self.erasure = Erasure(store)
@@ -47,6 +49,7 @@ class Eraser:
         self._home = home
         self._running = running
         self._forget = forget
+        self._let_go = let_go
         self._clean_up = clean_up
         self._turn = asyncio.Lock()
 
@@ -108,6 +111,8 @@ class Eraser:
         for forget in self._forget:
             forget(ids)
         await self.erasure.mark(ids, erased)
+        for let_go in self._let_go:
+            await let_go(ids)
         await self.erasure.erase(ids, erased)
 
     async def _scrub(self, erased: Erased) -> scrubbing.Scrubbed:

@@ -18,7 +18,7 @@ from memory.types import utc_now
 
 log = logging.getLogger(__name__)
 BATCH = 100  # episodes in one write, so that records do not wait long behind it
-HANGING = ("feedback", "grades", "judge_probes", "vectors", "calls")
+HANGING = ("feedback", "grades", "judge_probes", "vectors", "cycle_episodes", "calls")
 _IS_AT_REST = """digested_revision >= revision
     AND NOT EXISTS (SELECT 1 FROM cycles WHERE cycles.id = cycle_id AND state = 'running')
     AND NOT EXISTS (SELECT 1 FROM tasks JOIN cycles ON cycles.state = 'running'

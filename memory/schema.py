@@ -318,3 +318,25 @@ def m011_trust_in_judges(db: Database) -> None:
         ALTER TABLE version_episodes ADD COLUMN outcome_value REAL;
         ALTER TABLE version_episodes ADD COLUMN outcome_provenance TEXT;
     """)
+
+
+@migrations()
+def m012_cycles_that_go_on(db: Database) -> None:
+    """What a service needs to go on with a cycle that another one had begun."""
+    db.executescript("""
+        ALTER TABLE cycles ADD COLUMN base_digest TEXT;
+        ALTER TABLE cycles ADD COLUMN settings_sha256 TEXT;
+        ALTER TABLE cycles ADD COLUMN num_resumes INTEGER NOT NULL DEFAULT 0;
+        ALTER TABLE cycles ADD COLUMN num_deaths INTEGER NOT NULL DEFAULT 0;
+        ALTER TABLE cycles ADD COLUMN was_stopped INTEGER NOT NULL DEFAULT 0;
+        CREATE TABLE cycle_tasks (
+            cycle_id TEXT NOT NULL REFERENCES cycles(id), role TEXT NOT NULL,
+            place INTEGER NOT NULL, task_id TEXT NOT NULL, PRIMARY KEY (cycle_id, role, place)
+        ) STRICT;
+        CREATE TABLE cycle_episodes (
+            cycle_id TEXT NOT NULL REFERENCES cycles(id), stage TEXT NOT NULL,
+            episode_id TEXT NOT NULL, group_index INTEGER, place INTEGER,
+            PRIMARY KEY (cycle_id, stage, episode_id)
+        ) STRICT;
+        CREATE INDEX cycle_episodes_by_episode ON cycle_episodes(episode_id);
+    """)

@@ -278,6 +278,11 @@ MEANINGS: Meanings = {
             "end_reason": "why it ended so",
             "receipt": "JSON: what went into it and what came of it",
             "gate": "JSON: the comparison on held-out tasks",
+            "base_digest": "sha256 of the base model's weights; NULL: not noted",
+            "settings_sha256": "of the settings that decide what its steps do; NULL: not noted",
+            "num_resumes": "services that went on with it after another had ended",
+            "num_deaths": "of these, after one that was killed",
+            "was_stopped": "1: the service was stopped in an orderly way while it ran",
         },
     ),
     "cycle_skills": (
@@ -291,6 +296,25 @@ MEANINGS: Meanings = {
             "index": "from 1",
             "created_at": "when",
             "receipt": "JSON: loss, gradients, tokens, …",
+        },
+    ),
+    "cycle_tasks": (
+        "What a running cycle works on; nothing of one that has ended.",
+        {
+            "cycle_id": "which cycle",
+            "role": "`train`, `heldout`, or `guard`: held-out, of a skill that is not learned",
+            "place": "in the order of preference, from 0",
+            "task_id": "the task; the id stays when the task goes",
+        },
+    ),
+    "cycle_episodes": (
+        "What a cycle sampled and learned from; the ids stay when episodes are erased.",
+        {
+            "cycle_id": "which cycle",
+            "stage": "`before` and `after` on held-out tasks, `step-03` to learn from",
+            "episode_id": "the episode",
+            "group_index": "by which of the stage's tasks, from 0; NULL: it was not sampled here",
+            "place": "which try at the task, from 0",
         },
     ),
     "adapter_versions": (

@@ -11,6 +11,7 @@ from memory import rows
 from memory.database import Database, Transaction
 from memory.embed import Vector
 from memory.errors import InvalidRequestError, NotFoundError
+from memory.graded_episodes import GRADED, REPLAYABLE
 from memory.skill_writes import (
     MEASURED_MEMBERS,
     NEWEST_CHANGE,
@@ -46,18 +47,23 @@ SKILL_ROWS = """
                 WHERE g.episode_id = e.id AND g.superseded_at IS NULL)) AS num_new
         FROM episodes e JOIN since ON since.skill_id = e.skill_id
         WHERE source != 'practice' GROUP BY e.skill_id
+    ), unique_work AS (
+        SELECT skill_id, COUNT(*) AS num, MAX(outcome_value) > MIN(outcome_value) AS differ
+        FROM episodes e WHERE {unique_work} GROUP BY skill_id
     ), work AS (
         SELECT t.skill_id, SUM(split = 'train') AS num_train, SUM(split = 'heldout') AS num_heldout,
             SUM(origin NOT LIKE 'episode:%' AND t.created_at > since.at) AS num_new
         FROM tasks t JOIN since ON since.skill_id = t.skill_id GROUP BY t.skill_id
     )
     SELECT s.id, s.title, s.created_at, s.policy, s.task_key, s.tenant, s.key_terms, s.is_kept,
+        COALESCE(u.num, 0) AS num_live_graded, COALESCE(u.differ, 0) AS has_live_contrast,
         COALESCE(live.num_episodes, 0) AS num_episodes, COALESCE(live.num_graded, 0) AS num_graded,
         live.mean_outcome, COALESCE(work.num_train, 0) AS num_train_tasks,
         COALESCE(work.num_heldout, 0) AS num_heldout_tasks,
         COALESCE(live.num_new, 0) + COALESCE(work.num_new, 0) AS num_new_signal
     FROM skills s LEFT JOIN live ON live.skill_id = s.id LEFT JOIN work ON work.skill_id = s.id
-"""
+    LEFT JOIN unique_work u ON u.skill_id = s.id
+""".format(unique_work=f"{GRADED} AND NOT {REPLAYABLE}")
 
 
 class SkillStore:

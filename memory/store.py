@@ -7,6 +7,7 @@ from memory.cycle_store import CycleStore
 from memory.database import Database, MemoryConfig
 from memory.episode_store import EpisodeStore
 from memory.errors import StoreError, UnavailableError
+from memory.graded_episodes import GradedEpisodes
 from memory.judge_evidence import JudgeEvidence
 from memory.skill_store import SkillStore
 from memory.task_store import TaskStore
@@ -26,10 +27,11 @@ class Store:
         Args:
             path: the database's file.
             config: how it is written.
-            learn_from: the tenants whose tasks may be practised, besides the default tenant.
+            learn_from: the tenants that may teach, besides the default tenant.
         """
         self.database = Database(path, config)
         self.episodes = EpisodeStore(self.database)
+        self.graded = GradedEpisodes(self.database, learn_from)
         self.tasks = TaskStore(self.database, learn_from)
         self.skills = SkillStore(self.database)
         self.versions = VersionStore(self.database)

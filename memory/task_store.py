@@ -1,6 +1,7 @@
 """Rows of task specs: what can be tried again, and how it went."""
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from memory import rows
@@ -8,6 +9,19 @@ from memory.database import Database, Transaction
 from memory.errors import NotFoundError
 from memory.tenants import EVERYTHING, Sight
 from memory.types import Split, TaskSpec
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Tries:
+    """How a task went in the newest cycle that practised it.
+
+    Example:
+        ``Tries(num=8, mean=0.25, spread=1.0)``
+    """
+
+    num: int  # scored
+    mean: float  # reward, in [0, 1]
+    spread: float  # between the best and the worst; 0: nothing to learn from
 
 
 class TaskStore:
@@ -57,18 +71,24 @@ class TaskStore:
         found = self._db.read(sql, (split.value, *skill_ids, *self._learn_from))
         return [rows.decode(TaskSpec, row) for row in found]
 
-    def note_practice(self, mean_rewards: Mapping[str, float | None]) -> None:
-        """Remember that tasks were practised and with which mean reward (None: unscored)."""
+    def tries(self, skill_ids: Sequence[int], *, before_cycle: str) -> dict[str, Tries]:
+        """Return how the skills' training tasks went, by id, in cycles before one.
 
-        def write(db: Transaction) -> None:
-            for task_id, reward in mean_rewards.items():
-                db.execute(
-                    """UPDATE tasks SET num_practised = num_practised + 1, last_reward = ?
-                        WHERE id = ?""",
-                    (reward, task_id),
-                )
-
-        self._db.write(write)
+        A task that was never practised, or so long ago that its tries were deleted, has no entry.
+        """
+        marks = ", ".join("?" * len(skill_ids))
+        sql = f"""SELECT e.task_id, COUNT(*) AS num, AVG(outcome_value) AS mean,
+                MAX(outcome_value) - MIN(outcome_value) AS spread
+            FROM tasks t JOIN episodes e ON e.task_id = t.id
+            WHERE t.split = 'train' AND t.skill_id IN (
+                SELECT COALESCE(merged_into, id) FROM skills WHERE id IN ({marks}))
+            AND e.source = 'practice' AND e.cycle_id < ? AND e.outcome_value IS NOT NULL
+            GROUP BY e.task_id, e.cycle_id ORDER BY e.cycle_id"""
+        found = self._db.read(sql, (*skill_ids, before_cycle))
+        return {
+            row["task_id"]: Tries(num=row["num"], mean=row["mean"], spread=row["spread"])
+            for row in found
+        }
 
     def page(
         self,
@@ -100,6 +120,18 @@ def add_task(db: Transaction, task: TaskSpec) -> bool:
         f"INSERT OR IGNORE INTO tasks ({columns}) VALUES ({marks})", tuple(row.values())
     )
     return bool(cursor.rowcount)
+
+
+def note_practice(db: Transaction, mean_rewards: Mapping[str, float | None]) -> None:
+    """Remember that tasks were practised and with which mean reward (None: unscored).
+
+    Inside a write.
+    """
+    for task_id, reward in mean_rewards.items():
+        db.execute(
+            "UPDATE tasks SET num_practised = num_practised + 1, last_reward = ? WHERE id = ?",
+            (reward, task_id),
+        )
 
 
 def replace_derived(db: Transaction, task: TaskSpec) -> None:

@@ -125,7 +125,7 @@ class CycleState(StrEnum):
     INCONCLUSIVE = "inconclusive"  # the gate could not tell
     NO_SIGNAL = "no_signal"  # nothing to learn from; nothing was published
     FAILED = "failed"
-    INTERRUPTED = "interrupted"  # the service died while it ran
+    INTERRUPTED = "interrupted"  # it could not go on: the service ended, or its words were erased
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -316,6 +316,8 @@ class Skill:
     mean_outcome: float | None = None
     num_train_tasks: int = 0
     num_heldout_tasks: int = 0
+    num_live_graded: int = 0  # graded episodes that cannot be replayed, and may be learned from
+    has_live_contrast: bool = False  # whether their outcomes differ
     num_new_signal: int = 0  # graded episodes and new tasks since the last cycle on this skill
 
 
@@ -404,6 +406,32 @@ class Cycle:
     end_reason: str | None = None
     receipt: Mapping[str, Any] = field(default_factory=dict)
     gate: Mapping[str, Any] | None = None  # a GateReport as JSON
+    base_digest: str | None = None  # sha256 of the base model's weights
+    settings_sha256: str | None = None  # of the settings that decide what its steps do
+    num_resumes: int = 0  # services that went on with it after another had ended
+    num_deaths: int = 0  # of these, after one that was killed
+    was_stopped: bool = False  # the service was stopped in an orderly way while it ran
+
+
+class TaskRole(StrEnum):
+    """What a cycle does with a task."""
+
+    TRAIN = "train"  # may be practised
+    HELDOUT = "heldout"  # proves a gain
+    GUARD = "guard"  # of another skill: proves that it lost nothing
+    REHEARSAL = "rehearsal"  # of another skill: practised, too, so that it loses nothing
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CycleStage:
+    """One sampling of a cycle: what is tried with one set of weights for one purpose.
+
+    Example:
+        ``CycleStage(cycle_id="cycle_0193-11", name="step-03")``
+    """
+
+    cycle_id: str
+    name: str  # "before" and "after" on held-out tasks, "step-03" to learn from
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

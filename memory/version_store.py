@@ -43,6 +43,11 @@ class VersionStore:
             raise NotFoundError(f"there is no adapter version {version_id!r:.100}")
         return rows.decode(AdapterVersion, found[0])
 
+    def of_cycle(self, cycle_id: str) -> AdapterVersion | None:
+        """Return the version that a cycle has made; None before that."""
+        found = self._db.read("SELECT * FROM adapter_versions WHERE cycle_id = ?", (cycle_id,))
+        return rows.decode(AdapterVersion, found[0]) if found else None
+
     def add(self, version: AdapterVersion, episode_ids: Iterable[str]) -> None:
         """Store a version and the episodes that taught it, with their outcomes as they are now.
 

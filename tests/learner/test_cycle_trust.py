@@ -13,10 +13,12 @@ from graders.catalog import find_grader
 from graders.trust import JudgeTrust
 from graders.types import Grader
 from learner.curriculum import LearnerConfig
-from learner.cycle import LearningCycle, Workshop
+from learner.cycle import LearningCycle
 from learner.gate import GateConfig
 from learner.registry import Registry
 from learner.rollouts import Practice
+from learner.sources import PracticeRows
+from learner.workshop import Workshop
 from memory.task_store import add_task
 from memory.types import Call, CycleState, Message, Split, TaskSpec, message_text
 from tests import records
@@ -79,7 +81,9 @@ class FakeTraining:
     async def __aexit__(self, *_: object) -> None:
         return None
 
-    async def step(self, rows_path: Path, out_dir: Path) -> dict[str, Any]:
+    async def step(
+        self, rows_path: Path, out_dir: Path, *, keep_moments: bool = False
+    ) -> dict[str, Any]:
         self.rows += [json.loads(line) for line in rows_path.read_text("utf-8").splitlines()]
         out_dir.mkdir()
         write_adapter(out_dir)
@@ -140,13 +144,16 @@ def cycle_of(store, trust: JudgeTrust, training: FakeTraining, tmp_path, skills)
     def grader_of(task: TaskSpec) -> Grader:
         return judge if task.grader == "judge" else find_grader(task.grader)
 
+    practice = Practice(sample=sample, grader_of=grader_of, store=store, trust=trust)
     shop = Workshop(
         store=store,
         registry=Registry(store.versions, tmp_path / "adapters", FIT),
         pointer=FakePointer(),  # type: ignore[arg-type]
-        practice=Practice(sample=sample, grader_of=grader_of, store=store, trust=trust),
+        practice=practice,
+        rows=PracticeRows(practice, CONFIG),
         weights=FakeWeights(),
-        open_training=lambda _parent: training,  # type: ignore[arg-type, return-value]
+        open_training=lambda _parent, _step: training,  # type: ignore[arg-type, return-value]
+        base_digest=FIT.base_digest,
         work_dir=tmp_path / "work",
         learner=CONFIG,
         gate=GateConfig(min_tasks=2),

@@ -26,6 +26,7 @@ class FakeWorkshop:
         self.store = store
         self.pointer = FakePointer()
         self.learner = CONFIG
+        self.base_digest = "b" * 64
         self.work_dir = store.database.path.parent / "work"
 
 

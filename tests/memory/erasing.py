@@ -88,7 +88,7 @@ class Home:
         grade = Grade(kind=GradeKind.CHECK, grader="g", version="1", value=1)
         outcome = Outcome(value=1.0, provenance=None, num_grades=1)
         tried = (its, call(id=f"p{number}", episode_id=id), grade, outcome)
-        await self.store.episodes.record_practice([tried])
+        await self.store.episodes.record_practice([[tried]])
         return id
 
     async def erase(self, **scope: Any) -> dict[str, Any]:

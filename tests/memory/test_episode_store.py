@@ -97,7 +97,7 @@ async def test_regrading_keeps_the_old_grades_as_history(store):
 
 async def test_practice_is_graded_when_it_is_stored_and_never_digested_again(store):
     episode = records.episode(source=EpisodeSource.PRACTICE, digested_revision=1)
-    await store.episodes.record_practice([(episode, records.call(), grade(0.5), outcome(0.5))])
+    await store.episodes.record_practice([[(episode, records.call(), grade(0.5), outcome(0.5))]])
     assert store.episodes.undigested(10) == []
     assert store.episodes.outcome("ep_1") == outcome(0.5)
     assert (

@@ -27,7 +27,9 @@ class QuickTraining:
     async def __aexit__(self, *_: object) -> None:
         return None
 
-    async def step(self, rows_path: Path, out_dir: Path) -> dict[str, Any]:
+    async def step(
+        self, rows_path: Path, out_dir: Path, *, keep_moments: bool = False
+    ) -> dict[str, Any]:
         """Write an adapter."""
         rows = rows_path.read_text("utf-8").splitlines()
         rng = np.random.default_rng(len(rows))
