@@ -26,14 +26,13 @@ from learner.live_baseline import (
     overall_means,
     unexplained_share,
 )
+from learner.live_groups import NEIGHBOURS
 from learner.rows import Rollout, RolloutGroup, RowBatch, SkipReason, row_of, skip_reason
 from memory.embed import MiniLmEmbedder
 from memory.types import TaskSpec
 
 Baseline = Literal["neighbours", "overall"]
 BASELINES: tuple[Baseline, ...] = ("neighbours", "overall")
-NEIGHBOURS = 16
-"""As the service takes."""
 EPISODES_A_STEP = 48
 NUM_HELDOUT = 120
 TURN = 4  # steps between points of the curve

@@ -5,7 +5,6 @@ the letters' training tasks practised in every step, as a learning cycle rehears
 are scored before and after.
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,10 +14,9 @@ from bench.learning_mix import LETTERS, PRODUCTS, Mix, mix_of
 from bench.learning_run import LearningRun
 from bench.workbench import BASE_WEIGHTS, Keep, Weights, Workbench, say
 from learner.curriculum import LearnerConfig
+from learner.rehearsal import num_per_step
 from memory.types import TaskSpec
 
-REHEARSAL_SHARE = 0.25
-"""Tasks of the first skill in a step, per task of the second; the service's default."""
 NUM_HELDOUT = 200
 TURN = 4  # steps between points of a curve
 
@@ -32,12 +30,11 @@ async def measure(
         bench: engine and training.
         seed: order of the tasks, and the initial adapter.
         num_steps: for each skill.
-        config: of practice.
+        config: of practice; ``rehearsal_share`` says how much is rehearsed.
         keep: told after every curve.
     """
     config = config.model_copy(update={"seed": seed})
-    own = config.tasks_per_step
-    rehearsed = math.ceil(REHEARSAL_SHARE * own)
+    own, rehearsed = config.tasks_per_step, num_per_step(config)
     num_train = num_steps * own
     letters, products = (
         mix_of([kind], num_train=num_train, num_heldout=NUM_HELDOUT // 2, seed=seed)

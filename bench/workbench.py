@@ -17,8 +17,8 @@ from agent.policy import PolicyClient
 from agent.sampler import Sampler
 from bench.learning_mix import Scores, scores_of
 from graders.catalog import find_grader
-from learner.cycle import FULL_DISTRIBUTION
 from learner.rollouts import Practice, Trial
+from learner.sources import FULL_DISTRIBUTION
 from learner.trainer_config import TrainerConfig
 from learner.training_process import TrainingProcess
 from memory.errors import NotFoundError
@@ -86,7 +86,6 @@ class Workbench:
             adapter=weights.name,
             num_samples=num_samples,
             sampling={"temperature": temperature, **FULL_DISTRIBUTION},
-            cycle_id=None,
         )
         if any(len(trials) != num_samples for trials in tried):
             raise RuntimeError("a task could not be tried; the log says why")
