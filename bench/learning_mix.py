@@ -1,23 +1,23 @@
 """The tasks that learning is measured on, and how answers to them are scored, by everyone alike.
 
-The kinds are single-turn families of reasoning-gym whose answers are numbers; the grader is
-Denizen's ``numeric``: 1 when the last number of an answer is the right one, else 0. (With
-``contains``, which pays for brevity too, runs ended early in one of two habits, the bare answer or
-an equation around it, and which one was luck.) Which tasks are held out says Denizen's own rule, by
-the hash of their text. It knows nothing of models or training.
+The kinds are single-turn families of reasoning-gym whose answers are numbers, and numbers to be
+repeated; the grader is Denizen's ``numeric``: 1 when the last number of an answer is the right one,
+else 0. (``contains`` pays for brevity too: with it trial runs of Denizen settled on an equation
+around the answer, which is worth a third, and got no further.) Which tasks are held out says
+Denizen's own rule, by the hash of their text. It knows nothing of models or training.
 """
 
 import dataclasses
 import math
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any
 
 from graders.number_check import NUMERIC
 from learner.rollouts import Trial
-from learner.tasks import TasksConfig, from_reasoning_gym
+from learner.tasks import TasksConfig, from_body, from_reasoning_gym
 from memory.types import Split, TaskSpec
 
 MAX_TOKENS = 24
@@ -28,11 +28,11 @@ POOL_SEED = 1
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Kind:
-    """One kind of task: a family of reasoning-gym and its settings."""
+    """One kind of task."""
 
     name: str
-    family: str
-    settings: Mapping[str, int]
+    family: str | None  # of reasoning-gym; None: numbers to be repeated
+    settings: Mapping[str, int] = field(default_factory=dict)
 
 
 _DIGITS = {"min_digits": 1, "max_digits": 1, "min_terms": 2}
@@ -41,11 +41,14 @@ PRODUCTS = Kind(name="products", family="products", settings={**_DIGITS, "max_te
 SUMS = Kind(name="sums", family="chain_sum", settings={**_DIGITS, "max_terms": 2})
 MIX = (LETTERS, PRODUCTS, SUMS)
 STREAM_MIX = (
+    Kind(name="copies", family=None),
     LETTERS,
     Kind(name="products", family="products", settings={**_DIGITS, "max_terms": 3}),
     Kind(name="sums", family="chain_sum", settings={**_DIGITS, "max_terms": 3}),
 )
-"""The same with tasks of three terms among them: enough that none has to come twice."""
+"""The same with tasks of three terms among them, enough that none has to come twice, and with one
+kind that the packaged model can do from the start: of ``Repeat the number 749.`` it gets about half
+at temperature 1, and all when greedy."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -118,15 +121,15 @@ def scores_of(trials: Sequence[Trial]) -> Scores:
 
 
 def _pool(kind: Kind, num: int) -> list[TaskSpec]:
-    """Generate tasks of a kind until both splits have enough, or there are no more."""
+    """Draw tasks of a kind until both splits have enough, or there are no more."""
     num = math.ceil(num / HELDOUT_SHARE)
-    found = from_reasoning_gym(
-        kind.family,
-        n=num,
-        seed=POOL_SEED,
-        settings=kind.settings,
-        config=TasksConfig(heldout_share=HELDOUT_SHARE, max_tokens=MAX_TOKENS),
-    )
+    config = TasksConfig(heldout_share=HELDOUT_SHARE)
+    if kind.family is None:
+        found = from_body({"tasks": _copies(num)}, config=config, has_judge=False)
+    else:
+        found = from_reasoning_gym(
+            kind.family, n=num, seed=POOL_SEED, settings=kind.settings, config=config
+        )
     return [
         dataclasses.replace(
             task,
@@ -137,3 +140,8 @@ def _pool(kind: Kind, num: int) -> list[TaskSpec]:
         )
         for task in found
     ]
+
+
+def _copies(num: int) -> list[dict[str, str]]:
+    numbers = random.Random(POOL_SEED).sample(range(10, 10_000), num)
+    return [{"prompt": f"Repeat the number {one}.", "reference": str(one)} for one in numbers]
