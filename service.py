@@ -351,7 +351,7 @@ class Service:
         if not was_ready and not self.slot.not_ready():
             _say(f"Denizen is ready at {self.url} (live: {self.slot.live})")
             self._told_reason = None
-            self.runner.take_up()
+        self.runner.take_up()
 
     def _on_task_ended(self, task: "asyncio.Task[None]") -> None:
         """Stop the service when a part that must run for ever has ended by an error."""

@@ -1,12 +1,18 @@
 """Kills a training run again and again, lets it go on, and compares what it ends with.
 
-``python -m bench.training_kills --kills 100`` makes a tiny random model, trains four steps without
-a disturbance, then does the same with SIGKILL at a random instant of a run and one more run that
-goes on from what is there. An instant is counted from a step of the run itself, each step in turn,
-and is drawn again when the run had ended by then: a busy machine moves no kill to where there is
-nothing to lose. Prints one JSON object: how many kills hit a run that had steps to go on from, how
-many left an adapter folder that is not whole, how many ended with the undisturbed run's bytes, and
-how many came too late and were drawn again.
+``python -m bench.training_kills --of cycle --kills 100`` kills a whole service while it runs a
+learning cycle, up to three times in one cycle, and starts it again until the cycle ends
+(``bench/cycle_kills.py``). Prints one JSON object: in which phases services were killed, how many
+cycles ended with the undisturbed one's adapter, byte by byte, and verdict, and how many adapters
+were listed at a kill that were not whole.
+
+``python -m bench.training_kills --kills 100`` kills the training process alone: it makes a tiny
+random model, trains four steps without a disturbance, then does the same with SIGKILL at a random
+instant of a run and one more run that goes on from what is there. An instant is counted from a step
+of the run itself, each step in turn, and is drawn again when the run had ended by then: a busy
+machine moves no kill to where there is nothing to lose. Prints one JSON object: how many kills hit
+a run that had steps to go on from, how many left an adapter folder that is not whole, how many
+ended with the undisturbed run's bytes, and how many came too late and were drawn again.
 """
 
 import argparse
@@ -18,14 +24,17 @@ import tempfile
 import time
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from bench.child import forked, say
+from bench.cycle_kills import kill_cycles
 from learner import worker
 from learner.adapter_format import CONFIG_NAME
 from learner.adapter_weights import WEIGHTS_NAME, read_layers
 from learner.rows import write_rows
+from learner.runner import MAX_DEATHS
 from learner.trainer import Trainer
 from learner.trainer_config import TrainerConfig
 from memory.errors import AdapterError
@@ -46,13 +55,28 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.training_kills", description=__doc__)
     parser.add_argument("--kills", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--of", choices=["training", "cycle"], default="training")
+    parser.add_argument("--kills-per-cycle", type=int, default=MAX_DEATHS)
+    parser.add_argument("--forked-workers", action="store_true", help="load torch only once")
     options = parser.parse_args()
     torch.set_num_threads(1)  # a fork has one thread, and so must its parent
     with tempfile.TemporaryDirectory(prefix="denizen-bench-") as folder:
-        print(json.dumps(_kill(Path(folder), options.kills, random.Random(options.seed))))
+        rng = random.Random(options.seed)
+        if options.of == "cycle":
+            forked(lambda: _save(Path(folder) / "model"))
+            found = kill_cycles(
+                Path(folder),
+                options.kills,
+                most_in_a_cycle=options.kills_per_cycle,
+                is_forked=options.forked_workers,
+                rng=rng,
+            )
+        else:
+            found = _kill(Path(folder), options.kills, rng)
+        print(json.dumps(found))
 
 
-def _kill(folder: Path, num_kills: int, rng: random.Random) -> dict[str, int | float]:
+def _kill(folder: Path, num_kills: int, rng: random.Random) -> dict[str, Any]:
     model, rows = folder / "model", _row_files(folder)
     forked(lambda: _save(model))  # progress bars leave a thread behind
     began = time.perf_counter()

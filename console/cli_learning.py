@@ -113,4 +113,6 @@ def _print_gate(gate: Mapping[str, Any]) -> None:
     title = f"held-out score; {gate['confidence']:.0%} interval of the gain"
     headings = ("SKILL", "TASKS", "BEFORE", "AFTER", "GAIN", "LOW", "HIGH")
     print_table(headings, rows, title=title)
+    if gate.get("live"):
+        print_fields({f"recorded answers: {name}": value for name, value in gate["live"].items()})
     print_fields({"verdict": gate["verdict"], "reasons": "; ".join(gate["reasons"])})

@@ -18,6 +18,12 @@ from learner.advantages import MIN_SPREAD
 Floats = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]
 
+MIN_DISTANCE = 1e-6
+"""Vectors that lie closer together are of the same text: float32 tells no more."""
+
+MIN_WEIGHT = 1e-9
+"""A neighbour that weighs less than this, beside one of about 1, is none."""
+
 
 def baselines(
     outcomes_N: npt.ArrayLike,
@@ -174,8 +180,9 @@ def _kernel(distances_JN: Floats) -> Floats:
             continue
         bandwidth = known[int(np.ceil(np.sqrt(len(known)))) - 1]
         # Where the nearest are the very same task they alone count.
-        row[:] = np.exp(-distances / bandwidth) if bandwidth > 0 else distances == 0
-    return weights
+        same = distances <= MIN_DISTANCE
+        row[:] = np.exp(-distances / bandwidth) if bandwidth > MIN_DISTANCE else same
+    return np.where(weights < MIN_WEIGHT, 0.0, weights)
 
 
 def _means(weights_JN: Floats, outcomes_N: Floats, others_NI: Flags) -> tuple[Floats, Floats]:

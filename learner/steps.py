@@ -96,7 +96,7 @@ class Steps:
             for index, tasks in enumerate(self._choices(train, values), start=1):
                 if index <= num_done:
                     continue
-                self.progress.phase, self.progress.step = "practising", index
+                self.progress.step, self.progress.phase = index, "practising"
                 plan = StepPlan(cycle_id=self.cycle.id, index=index, adapter=adapter, tasks=tasks)
                 if await self._step(plan, training):
                     served = await self._serve(index)

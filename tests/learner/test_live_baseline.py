@@ -98,6 +98,15 @@ def test_a_hand_worked_shrinkage() -> None:
     assert baselines(outcomes, far, skills_N=[1, 1, 2, 2])[0] == pytest.approx(1 / 2 + 1 / 3 / 2)
 
 
+def test_a_neighbour_hundreds_of_bandwidths_away_is_none() -> None:
+    # without its twin, the first episode's only neighbour lies 350 bandwidths away: e^-350 squared
+    # is no number, and its outcome would be all that was left
+    places = np.array([0.0, 2e-6, 7e-4, 1.0])
+    distances = np.abs(places[:, None] - places[None, :])
+    found = baselines(np.array([1.0, 1.0, 0.0, 0.0]), distances)
+    assert np.isfinite(found).all()
+
+
 def _known(num: int, seed: int, *, is_told: bool) -> tuple[np.ndarray, np.ndarray]:
     """Return outcomes and distances of four kinds of task, of which one succeeds at 0.1 .. 0.9."""
     rng = np.random.default_rng(seed)

@@ -17,7 +17,7 @@ from learner.live_proof import LiveProof
 from learner.registry import Registry
 from learner.rehearsal import RehearsalRows
 from learner.rollouts import Practice
-from learner.sources import JoinedRows, PracticeRows
+from learner.sources import JoinedRows, PracticeRows, StepPlan
 from learner.workshop import LiveWork, Workshop
 from memory.neighbours import Neighbours
 from memory.store import Store
@@ -317,3 +317,26 @@ def test_a_version_has_learned_what_those_before_it_learned(store):
     assert store.graded.taught("denizen-000002") == {"ep_1", "ep_2"}
     assert store.graded.taught("denizen-000001") == {"ep_1"}
     assert store.graded.taught("base") == set()
+
+
+async def test_asked_again_for_a_step_the_sources_answer_the_same(live_store, training, tmp_path):
+    """A service that goes on with a cycle must come to where the first one would have come."""
+    put_tasks(live_store, PRACTISED, 4, 6)
+    put_tasks(live_store, OTHER, 5, 6)
+    cycle = cycle_of(live_store, training, tmp_path, [LIVE_ONLY])
+    shop, plans = cycle.workshop, [StepPlan(cycle_id="cycle_1", index=1, adapter="base", tasks=())]
+    cycle._tasks()  # the choice of what is rehearsed is written down
+    plans += [replace(plans[0], index=2)]
+    told = []
+    for _ in range(2):
+        for plan in plans:
+            found = await shop.rows.gather(plan)
+            more = await shop.extra_rows[0].gather(plan)
+            told.append((found.batch.rows, more.batch.rows, found.episode_ids | more.episode_ids))
+        # What came since is left for the next cycle.
+        late = records.task(900 + len(told), skill_id=OTHER)
+        live_store.database.write(lambda db, late=late: add_task(db, late))
+        await put_live(live_store, 500 + len(told), 1.0, created_at=records.later(90))
+    assert told[:2] == told[2:]
+    assert told[0] != told[1]
+    assert all(rows for rows, more, _ in told for rows in (rows, more))

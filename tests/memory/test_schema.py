@@ -105,6 +105,8 @@ def test_a_database_of_every_earlier_schema_keeps_its_rows(tmp_path, stop_before
     if "adapter_versions" in tables:
         assert store.versions.live() == "denizen-000001"
         assert store.versions.episodes_of("denizen-000001") == ["ep_1"]
+        cycle = store.cycles.get("cycle_1")
+        assert (cycle.num_resumes, cycle.was_stopped, cycle.base_digest) == (0, False, None)
     if "vectors" in tables:
         found = {row["episode_id"]: row["vector"] for row in read("SELECT * FROM vectors")}
         assert found == {"ep_1": None, "ep_2": VECTOR}
