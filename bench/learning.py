@@ -8,7 +8,7 @@ same engine in all parts; a score is the share of right answers.
   rollouts, and the share of TRL's time in which Denizen reaches what TRL has in the end. Half an
   hour on two cores; nothing should run beside it.
 - ``live``: tasks answered once, with a baseline from the neighbours' outcomes and with the mean of
-  all, on several seeds; practice on as many rollouts beside it. Half an hour.
+  all, on several seeds; practice on as many rollouts beside it. 35 minutes.
 - ``sequence``: letters, then products with rehearsal and without: what it costs the letters. Ten
   minutes.
 
@@ -91,7 +91,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0, help="of practice and sequence")
     parser.add_argument("--steps", type=int, default=30, help="TRL's steps in practice")
     parser.add_argument("--seeds", type=int, default=5, help="of live")
-    parser.add_argument("--live-steps", type=int, default=16, help="optimizer steps in live")
+    parser.add_argument("--live-steps", type=int, default=12, help="optimizer steps in live")
     parser.add_argument("--sequence-steps", type=int, default=12, help="for each of two skills")
     parser.add_argument(
         "--results",

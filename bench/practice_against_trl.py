@@ -48,6 +48,7 @@ async def measure(
     folder = bench.folder / "trl"
     folder.mkdir()
     with TrlRun(task, folder) as trl:
+        await _check_prompt(bench, mix.train[0], trl.about["first_prompt"])
         async with LearningRun(bench, mix.train, config) as own:
             report = await _by_turns(bench, own, trl, num_steps, keep)
     report = {"settings": _settings(config, mix, trl.about), **report}
@@ -56,6 +57,17 @@ async def measure(
         "denizen_against_trl": race(curves["denizen"], curves["trl"]),
         **{name: curve.to_json() for name, curve in curves.items()},
     }
+
+
+async def _check_prompt(bench: Workbench, task: TaskSpec, token_ids: list[int]) -> None:
+    """Make sure that both ask the same, token for token.
+
+    Raises:
+        RuntimeError: they do not.
+    """
+    [[trial]] = await bench.rollouts([task], BASE_WEIGHTS, num_samples=1, temperature=1.0)
+    if list(trial.call.prompt_token_ids or ()) != token_ids:
+        raise RuntimeError(f"TRL asks {token_ids}, the engine {trial.call.prompt_token_ids}")
 
 
 async def _by_turns(

@@ -115,6 +115,7 @@ class Workbench:
             config=config,
             parent_adapter=parent,
             log_path=self.folder / "learner.log",
+            nice=0,  # nothing is answered meanwhile that should go first
         )
 
     def _practice(self, num_samples: int) -> Practice:
