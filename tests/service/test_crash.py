@@ -1,8 +1,11 @@
 """SIGKILL at the worst moments: what was acknowledged is kept, nothing half-done is offered."""
 
 import json
+import shutil
 import sqlite3
 import threading
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import httpx
@@ -62,13 +65,21 @@ def engine(tiny_model):
 
 @pytest.fixture
 def service(engine, tmp_path):
-    service = ServiceProcess(tmp_path, "--engine-url", engine.url, env=LEARNER_ENV)
-    service.start()
-    service.wait_ready()
-    yield service
-    if service.process is not None and service.process.poll() is None:
-        service.stop()
-    service.http.close()
+    with service_of(tmp_path, engine) as service:
+        service.start()
+        service.wait_ready()
+        yield service
+
+
+@contextmanager
+def service_of(home: Path, engine: FakeEngine) -> Iterator[ServiceProcess]:
+    service = ServiceProcess(home, "--engine-url", engine.url, env=LEARNER_ENV)
+    try:
+        yield service
+    finally:
+        if service.process is not None and service.process.poll() is None:
+            service.stop()
+        service.http.close()
 
 
 def chat(service: ServiceProcess, text: str = "2 * 3 = ?") -> str:
@@ -92,6 +103,27 @@ def versions_of(home: Path) -> dict[str, str]:
     found = dict(connection.execute("SELECT id, status FROM adapter_versions").fetchall())
     connection.close()
     return found
+
+
+@pytest.fixture(scope="module")
+def learned(tiny_model, tmp_path_factory) -> Path:
+    """Return the home of a service that has learned a first version and stopped."""
+    home: Path = tmp_path_factory.mktemp("learned")
+    with (
+        FakeEngine(vocab_size=VOCAB_SIZE, root=str(tiny_model), answer=right_answer) as engine,
+        service_of(home, engine) as service,
+    ):
+        service.start()
+        service.wait_ready()
+        learn_once(service)
+    return home
+
+
+@pytest.fixture
+def learned_service(learned, engine, tmp_path):
+    """Yield one on a copy of that home, not yet started."""
+    with service_of(shutil.copytree(learned, tmp_path / "home"), engine) as service:
+        yield service
 
 
 def learn_once(service: ServiceProcess) -> None:
@@ -187,11 +219,11 @@ def test_killed_in_a_learning_step_the_worker_is_gone_and_the_next_service_goes_
     ids=["before the rename", "before the row", "before the move"],
 )
 def test_killed_while_a_version_is_made_no_half_is_offered_and_the_next_service_makes_it(
-    service, engine, prelude
+    learned_service, engine, prelude
 ):
-    learn_once(service)
-    digest = service.http.get("/v1/adapters").json()["data"][0]["sha256"]
-    service.stop()
+    service = learned_service
+    with closing(sqlite3.connect(service.home / "denizen.db")) as db:
+        [(digest,)] = db.execute("SELECT sha256 FROM adapter_versions").fetchall()
     engine.answer = lambda model, messages: (  # so that the second cycle has something to gain
         right_answer("base" if model == "denizen-000001" else model, messages)
     )
