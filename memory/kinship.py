@@ -23,9 +23,9 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 
 SPREAD = 0.5
-"""Variance of a kind's texts around its mean, over all dimensions; of all texts, that is 1. The small
-kinds of the calibration have 0.48, its families 0.18; of 0.3, 0.4 and 0.5, the last leaves the
-families most whole."""
+"""Variance of a kind's texts around its mean, over all dimensions; of all texts, that is 1. In the
+calibration small kinds have 0.48, families 0.18; of 0.3, 0.4 and 0.5, the last leaves families most
+whole."""
 APART = 1.0 - SPREAD
 """Variance of the kinds' means around zero, over all dimensions."""
 LOUDEST = 12.0

@@ -57,8 +57,8 @@ class SkillsConfig(BaseModel):
     """Cosine from which two texts are of one kind. A skill of several texts is joined from as much
     evidence as that (``memory/kinship.py``). Calibrated on 36 reasoning-gym families that no test
     stream has, and on the 1,390 requests of 925 kinds in ``bfcl-eval``'s files other than
-    ``live_*``: of 0.28 to 0.66, the small kinds are found best (adjusted mutual information) at 0.51
-    and 0.58, and the families the better the lower it is, with little between up to 0.51."""
+    ``live_*``: of 0.28 to 0.66, small kinds are found best (adjusted mutual information) at 0.51
+    and 0.58, and families the better the lower it is, with little between up to 0.51."""
     task_threshold: float = Field(default=0.5, gt=-1.0, lt=1.0)
     """The same for tasks that a person brought: they cannot wait, and each that is near no skill
     founds one."""
