@@ -6,23 +6,34 @@ from typing import Annotated, Any
 import typer
 
 from console.commands import ExitCode, JsonFlag, connect, stop
-from console.render import harmless, print_json, print_record, print_table
+from console.render import harmless, on_terminal, print_json, print_record, print_table
 
 skills = typer.Typer(help="Task types that were found.", no_args_is_help=True)
+
+SHOWN = 40
+"""Skills on a terminal, the largest: real traffic has hundreds of small ones."""
 
 SkillId = Annotated[int, typer.Argument(metavar="SKILL", help="A skill's number.")]
 
 
 @skills.command("ls")
-def list_skills(as_json: JsonFlag = False) -> None:
-    """List skills with what each still misses before it learns."""
+def list_skills(
+    as_json: JsonFlag = False,
+    show_all: Annotated[bool, typer.Option("--all", help="On a terminal, small ones too.")] = False,
+) -> None:
+    """List skills, the largest first, with what each still misses before it learns."""
     with connect() as client:
         page = client.page("skills")
     if as_json:
         print_json(page.json)
         return
     columns = ("ID", "title", "POLICY", "EPISODES", "GRADED", "OUTCOME", "TASKS", "missing")
-    print_table(columns, [_skill_row(row) for row in page.rows])
+    rows = sorted(page.rows, key=lambda row: row["num_episodes"], reverse=True)
+    shown = rows[:SHOWN] if on_terminal() and not show_all else rows
+    print_table(columns, [_skill_row(row) for row in shown])
+    if len(shown) < len(rows):
+        left = len(rows) - len(shown)
+        typer.echo(f"{left} skills, none of them larger, are left out; --all shows them.", err=True)
 
 
 def _skill_row(row: dict[str, Any]) -> tuple[Any, ...]:

@@ -107,7 +107,12 @@ class Regrouping:
             if skill.policy is not SkillPolicy.LOCKED and len(view.ids[skill_id])
         ]
         allowed, min_size = allowance(groups), self._config.min_founders
-        plan = regroup(groups, view.vectors[None], min_size=min_size)
+        plan = regroup(
+            groups,
+            view.vectors[None],
+            min_size=min_size,
+            threshold=self._config.threshold,
+        )
         plan = bounded(groups, plan, allowed=allowed, min_size=min_size)
         rest = self._rest_of_split(view, plan, allowed - num_moved(groups, plan))
         texts = self._texts(view)

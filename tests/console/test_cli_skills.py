@@ -33,6 +33,21 @@ def test_skills_are_listed_with_what_they_miss(service, denizen: Run) -> None:
     assert json.loads(denizen("skills", "ls", "--json").stdout) == page
 
 
+def test_hundreds_of_small_skills_do_not_hide_the_large_ones(
+    service, denizen: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [SKILL | {"id": n, "num_episodes": 500 if n == 99 else 2} for n in range(1, 101)]
+    service.answer("GET /v1/skills", {"data": rows, "has_more": False, "next": None})
+    piped = denizen("skills", "ls").stdout.splitlines()[1:]
+    assert [line.split("\t")[0] for line in piped[:3]] == ["99", "1", "2"]
+    assert len(piped) == 100
+    monkeypatch.setattr("console.cli_skills.on_terminal", lambda: True)
+    listed = denizen("skills", "ls")
+    assert listed.stdout.splitlines()[1:] == piped[:40]
+    assert "60 skills, none of them larger, are left out" in listed.stderr
+    assert denizen("skills", "ls", "--all").stdout.splitlines()[1:] == piped
+
+
 def test_a_skill_is_shown(service, denizen: Run) -> None:
     service.answer("GET /v1/skills/2", SKILL)
     assert "num_heldout_tasks  40" in denizen("skills", "show", "2").stdout.splitlines()

@@ -127,6 +127,22 @@ def test_thousands_of_skills_of_a_name_are_not_all_compared_with_each_other() ->
     assert most < 40e6  # the distances of all to all are 72 MB, several times over
 
 
+def test_kinds_of_three_texts_and_families_of_a_hundred_are_found_side_by_side() -> None:
+    rng = np.random.default_rng(0)
+    sizes = [3] * 150 + [100] * 5
+    kinds = [
+        centre + 0.05 * rng.normal(size=(size, 64))
+        for size, centre in zip(sizes, rng.normal(size=(len(sizes), 64)) / 8, strict=True)
+    ]
+    vectors_ND = np.concatenate(kinds)
+    pen_ND = (vectors_ND / np.linalg.norm(vectors_ND, axis=1, keepdims=True)).astype(np.float32)
+    found = regroup([], pen_ND, min_size=2)
+    labels = np.repeat(np.arange(len(sizes)), sizes)
+    kinds_of = [{int(labels[row]) for _, row in one.members} for one in found]
+    assert all(len(kind) == 1 for kind in kinds_of)
+    assert sorted(len(one.members) for one in found) == sizes
+
+
 def test_looking_again_changes_nothing() -> None:
     mixed = np.concatenate([around(axis, 25, spread=0.15) for axis in range(5)])
     order = np.random.default_rng(0).permutation(len(mixed))

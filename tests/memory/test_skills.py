@@ -31,7 +31,7 @@ def row(skill: SkillState) -> dict[str, object]:
 
 
 def config(threshold: float) -> SkillsConfig:
-    return SkillsConfig(threshold=threshold, task_threshold=threshold)
+    return SkillsConfig(threshold=threshold, task_threshold=threshold, min_founders=4)
 
 
 def assigner(threshold: float = 0.5) -> SkillAssigner:
@@ -254,6 +254,23 @@ def test_one_episode_that_is_looked_at_again_and_again_founds_nothing() -> None:
     assert [wait(skills, X, "a") for _ in range(9)] == [(None, ())] * 9
 
 
+def test_two_texts_of_one_kind_are_enough_by_default() -> None:
+    skills = SkillAssigner(dimension=DIMENSION)
+    assert wait(skills, X, "a") == (None, ())
+    assert wait(skills, Y, "b") == (None, ())
+    assert wait(skills, embedding(3, 4, 0), "c") == (1, ("b",))  # cosine to Y: 4 / 5
+
+
+def test_skill_of_many_texts_that_agree_is_harder_to_join_than_one_text() -> None:
+    aside = embedding(1, 1.6, 0)  # cosine to X: 0.53
+    young, old = assigner(), assigner()
+    join(young, X)
+    for _ in range(50):
+        join(old, X)
+    assert join(young, aside).id == 1
+    assert join(old, aside).id == 2
+
+
 def test_founders_give_the_skill_its_centroid() -> None:
     skills = assigner(threshold=0.1)
     for number, at in enumerate([X, embedding(1, 1, 0), embedding(1, 0, 1)]):
@@ -291,7 +308,7 @@ def test_what_waits_is_loaded_again() -> None:
         for id in "abc"
         if X.vector_D is not None
     ]
-    skills = SkillAssigner.load([], pen, dimension=DIMENSION)
+    skills = SkillAssigner.load([], pen, dimension=DIMENSION, config=config(0.5))
     skill, founders = wait(skills, X, "d")
     assert (skill, sorted(founders)) == (1, ["a", "b", "c"])
 
