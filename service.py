@@ -236,6 +236,7 @@ class Service:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        self.intake.close()
         await self.gateway.close()
         self.recall.close()
         await self.slot.close()

@@ -23,6 +23,7 @@ from learner import tasks as task_specs
 from learner.tasks import TasksConfig
 from learner.trees import main_line
 from memory import judge_queue
+from memory.behind import Behind
 from memory.database import Transaction
 from memory.episode_store import retire_judged, set_grades
 from memory.errors import DenizenError
@@ -45,8 +46,8 @@ from memory.types import (
 log = logging.getLogger(__name__)
 BATCH = 16
 """Written at once; answers whose records wait behind it come a few milliseconds later."""
-REST_FACTOR = 3
-"""While requests are answered, how many times as long as it works it rests: a quarter of a core."""
+REST_FACTOR = 9
+"""While requests are answered, how many times as long as it works it rests: a tenth of a core."""
 MAX_REST_S = 3.0
 """After work that took long because it waited for a processor."""
 REST_LOOK_S = 0.1
@@ -102,9 +103,14 @@ class Intake:
         self._wants_judge = wants_judge
         self._on_digested = on_digested
         self._trust = trust
+        self._behind = Behind()
         self._to_grade, self._to_sort = asyncio.Event(), asyncio.Event()
         # The first id that may wait for a skill to be looked for; None: none waits.
         self._unsorted_since: str | None = ""
+
+    def close(self) -> None:
+        """Let the threads go; what they do at this moment they finish."""
+        self._behind.close()
 
     def wake(self) -> None:
         """Say that there may be something to digest."""
@@ -122,7 +128,7 @@ class Intake:
     async def warm_up(self) -> None:
         """Load the embedder, which takes seconds of a core."""
         try:
-            await asyncio.to_thread(self._sorter.warm_up)
+            await self._behind.run(self._sorter.warm_up)
         except DenizenError as error:
             log.error("no skills will be found: %s", error)
 
@@ -147,10 +153,10 @@ class Intake:
 
     async def _grade_some(self) -> int:
         """Grade one batch of episodes; return how many."""
-        episodes = await asyncio.to_thread(self._store.episodes.undigested, BATCH)
+        episodes = await self._behind.run(self._store.episodes.undigested, BATCH)
         if not episodes:
             return 0
-        told = await asyncio.to_thread(self._read, episodes)
+        told = await self._behind.run(self._read, episodes)
         digests = [await self._work_out(one) for one in told]
 
         def write(db: Transaction) -> None:
@@ -174,7 +180,7 @@ class Intake:
         since, self._unsorted_since = self._unsorted_since, None
         try:
             num_sorted = 0 if since is None else await self._sort(since)
-            tasks = await asyncio.to_thread(self._store.tasks.without_skill, BATCH)
+            tasks = await self._behind.run(self._store.tasks.without_skill, BATCH)
             return num_sorted + (await self._place(tasks) if tasks else 0)
         except SkillsMovedError:
             self._sort_from(since)
@@ -189,10 +195,10 @@ class Intake:
         self._unsorted_since = min(known, default=None)
 
     async def _sort(self, since: str) -> int:
-        episodes, asked = await asyncio.to_thread(self._unsorted, since)
+        episodes, asked = await self._behind.run(self._unsorted, since)
         if not episodes:
             return 0
-        found = await asyncio.to_thread(self._sorter.sort_episodes, episodes, asked)
+        found = await self._behind.run(self._sorter.sort_episodes, episodes, asked)
 
         def write(db: Transaction) -> int:
             self._sorter.check(db)
@@ -212,7 +218,7 @@ class Intake:
         return episodes, [_asked(one, store.call_texts(one.id, limit=1)) for one in episodes]
 
     async def _place(self, tasks: Sequence[TaskSpec]) -> int:
-        found = await asyncio.to_thread(self._sorter.sort_tasks, tasks)
+        found = await self._behind.run(self._sorter.sort_tasks, tasks)
 
         def write(db: Transaction) -> int:
             self._sorter.check(db)
