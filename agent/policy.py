@@ -16,7 +16,8 @@ from typing import Any, Self
 import orjson
 
 from agent.errors import EngineError, EngineRejectedError, EngineUnavailableError
-from agent.upstream import Answer, BrokenAnswerError, ClosedError, ConnectError, Upstream
+from agent.http_answer import Answer, BrokenAnswerError, ClosedError
+from agent.upstream import ConnectError, Upstream
 
 ADMIN_TIMEOUT_S = 60.0
 """A load takes 30 to 40 ms on an idle engine and waits for the running step on a busy one."""

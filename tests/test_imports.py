@@ -43,7 +43,7 @@ HOMES = {
     "reasoning_gym": {"graders/reasoning.py", "console/demo_traffic.py"},
     "openai": {"console/demo_traffic.py", "graders/endpoint.py"},
     "tenacity": {"graders/teacher.py"},
-    "httptools": {"agent/upstream.py"},
+    "httptools": {"agent/http_answer.py"},
     "apscheduler": {"agent/scheduler.py"},
     "httpx": {"console/client.py"},
     "python_multipart": {"learner/uploads.py"},

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from agent import upstream
-from agent.upstream import BrokenAnswerError, ClosedError, ConnectError, Upstream
+from agent import http_answer, upstream
+from agent.http_answer import BrokenAnswerError, ClosedError
+from agent.upstream import ConnectError, Upstream
 
 PLAIN = b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhello"
 CHUNKED = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n2\r\nhe\r\n3\r\nllo\r\n0\r\n\r\n"
@@ -182,7 +183,7 @@ async def test_an_idle_connection_is_not_used_when_the_server_may_be_closing_it(
 
 
 async def test_a_server_waits_for_a_slow_reader(client, server, monkeypatch):
-    monkeypatch.setattr(upstream, "MAX_UNREAD_BYTES", 1_000)
+    monkeypatch.setattr(http_answer, "MAX_UNREAD_BYTES", 1_000)
     size = 20_000_000
     server.pieces = [b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % size, b"x" * size]
     answer = await client.send("GET", "/x")
