@@ -218,6 +218,11 @@ async def keep_asking(
         await asyncio.sleep(0.2)
 
 
+def says_why(http: httpx.Client, reason: str) -> bool:
+    """Say whether the service is not ready for a reason."""
+    return any(reason in one for one in http.get("/ready").json()["reasons"])
+
+
 async def test_a_killed_engine_comes_back_with_the_live_version(real_service, versions):
     http = real_service.http
     go_live(http, versions[0])
@@ -234,13 +239,11 @@ async def test_a_killed_engine_comes_back_with_the_live_version(real_service, ve
         for process in engine_processes(real_service):
             process.kill()
         killed_at = time.monotonic()
-        await asyncio.to_thread(wait_until, lambda: not is_ready(http), 10)
-        reasons = http.get("/ready").json()["reasons"]
+        await asyncio.to_thread(wait_until, lambda: says_why(http, "vLLM was killed"), 10)
         await asyncio.to_thread(wait_until, lambda: is_ready(http), RESTART_TIMEOUT_S)
         print(f"ready {time.monotonic() - killed_at:.0f} s after the kill")
         is_over.set()
         await asyncio.gather(*talking)
-    assert any("vLLM was killed" in reason or "does not answer" in reason for reason in reasons)
     statuses = {status for status, _, _ in seen}
     assert statuses <= {200, 502, 503}
     assert 503 in statuses
