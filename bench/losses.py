@@ -75,7 +75,7 @@ def problems(store: Store, told: Told, *, whole: bool) -> Iterator[str]:
         if of_told[id] and id in of_episodes:  # what was refused may turn up: see the module
             yield f"{id} was erased and is there"
     for id in told.erasing - told.erased:
-        if of_episodes[id] not in (0, of_told[id]):
+        if of_told[id] and of_episodes[id] not in (0, of_told[id]):
             yield f"{id} was erased by half"
     for id in acknowledged if whole else acknowledged[-50:]:
         if id in kept and not _is_as_written(store, id):
