@@ -7,7 +7,7 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from functools import partial
 from typing import Any
 
@@ -36,6 +36,8 @@ log = logging.getLogger(__name__)
 FAILURE_SHOWN_S = 30.0
 """How long one unwritten record makes the service "degraded": a balancer that then sends nothing
 would otherwise never see it well again."""
+SETTLED_S = 5.0
+"""For the file to catch up with the answers, before a route shows it as it is."""
 CLOSE_S = 5.0
 """For records that are being written when the service stops; what is safe is written at the next
 start."""
@@ -157,8 +159,10 @@ class Gateway:
         return self._failure if is_recent else None
 
     async def settled(self) -> None:
-        """Wait until all that was answered before can be read in the record."""
-        await self._placement.settled()
+        """Wait until all that was answered before can be read in the record, but not for ever."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(SETTLED_S):
+                await self._placement.settled()
 
     async def close(self) -> None:
         """Wait for records that are still being written, where they can be."""

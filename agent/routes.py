@@ -40,7 +40,8 @@ class Answering:
         """Answer one request."""
         session, dialect = self._asked(scope) if scope["type"] == "http" else (None, None)
         if dialect is None:
-            await self._gateway.settled()  # who was answered may ask for the record of it
+            if scope["type"] == "http" and scope["path"].startswith("/v1/"):
+                await self._gateway.settled()  # who was answered may ask for the record of it
             await self._otherwise(scope, receive, send)
         elif scope["method"] != "POST":
             refused = InvalidRequestError(f"{scope['path']} is asked by POST")

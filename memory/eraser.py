@@ -116,6 +116,7 @@ class Eraser:
         await self.erasure.erase(ids, erased)
 
     async def _scrub(self, erased: Erased) -> scrubbing.Scrubbed:
+        await asyncio.to_thread(self._store.drain_journal)  # where it cannot be, that is found
         return await asyncio.to_thread(
             scrubbing.scrub,
             self._store.database,

@@ -1,5 +1,6 @@
 """The store: one database, and the readers and writers of its rows by subject."""
 
+import time
 from collections.abc import Collection
 from pathlib import Path
 
@@ -17,6 +18,8 @@ from memory.task_store import TaskStore
 from memory.version_store import VersionStore
 
 WRITABLE_WITHIN_S = 5.0
+DRAIN_TRIES = 40
+DRAIN_PAUSE_S = 0.05  # two seconds in all: what is safe is written within some milliseconds
 
 
 class Store:
@@ -58,6 +61,22 @@ class Store:
         except (StoreError, UnavailableError, TimeoutError):
             return False
         return True
+
+    def drain_journal(self) -> bool:
+        """Have what stands in the database leave the journal's files; say whether it did.
+
+        For threads. New answers go on; what is not in the database yet stays.
+        """
+        journal = self._journal
+        if journal is None:
+            return True
+        upto = journal.next_number
+        for _ in range(DRAIN_TRIES):
+            self.database.alone(lambda _: journal.turn())
+            if not journal.holds_before(upto):
+                return True
+            time.sleep(DRAIN_PAUSE_S)
+        return False
 
     def close(self) -> None:
         """Commit what waits and close."""

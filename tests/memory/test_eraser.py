@@ -52,6 +52,26 @@ async def test_records_are_written_while_the_log_is_cut(home):
     assert home.count("episodes") == 30
 
 
+async def test_what_is_erased_leaves_the_journal_though_something_in_it_is_always_awaited(home):
+    journal, is_over = home.store._journal, threading.Event()
+
+    def go_on() -> None:
+        awaited = journal.append(b"an answer")
+        while not is_over.wait(0.002):
+            newer = journal.append(b"another answer")
+            home.store.database.alone(lambda _, done=awaited: journal.retire([done]))
+            awaited = newer
+
+    answering = asyncio.create_task(asyncio.to_thread(go_on))
+    await home.record(1)
+    assert "denizen.db-answers-0" in home.files_with(PLANTED)
+    told = await home.erase(episode="ep_1")
+    is_over.set()
+    await answering
+    assert told["files"].found == {}
+    assert home.files_with(PLANTED) == []
+
+
 async def test_an_erasure_that_was_cut_short_is_finished(home):
     """The process dies after the first of two writes; no one asks again."""
     for number in (1, 2):

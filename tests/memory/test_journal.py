@@ -130,3 +130,21 @@ def test_what_nobody_took_up_stays(path):
     assert journal.append(b"too early") is None
     journal.close()
     assert left(path) == [b"safe"]
+
+
+def test_what_is_retired_leaves_after_a_turn_although_newer_entries_are_awaited(path):
+    journal = opened(path)
+    old, awaited = journal.append(b"old"), journal.append(b"awaited")
+    journal.retire([old])
+    upto = journal.next_number
+    assert b"old" in left(path)  # the file is emptied as a whole
+    journal.turn()
+    newer = journal.append(b"newer")
+    assert journal.holds_before(upto)
+    journal.retire([awaited])
+    assert not journal.holds_before(upto)
+    assert left(path) == [b"newer"]
+    journal.turn()
+    assert left(path) == [b"newer"]
+    journal.retire([newer])
+    assert sizes(path) == [0, 0]
