@@ -73,7 +73,7 @@ def test_a_record_that_cannot_be_written_for_an_unforeseen_reason_is_counted_wit
 
     monkeypatch.setattr(call_rows, "encode", broken)
     assert service.http.post(CHAT, json=ask("lost")).status_code == 200
-    assert dropped(service) == already + 1
+    wait_until(lambda: dropped(service) == already + 1)
     [told] = [one for one in caplog.records if "not recorded: no column" in one.getMessage()]
     assert told.exc_info is not None
     monkeypatch.undo()

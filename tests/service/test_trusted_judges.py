@@ -26,6 +26,7 @@ def service(engine, tmp_path, monkeypatch):
 
 def judge(service: ServiceThread, episode_id: str, value: float) -> None:
     """Grade an episode as a judge does: beside the grades that are there."""
+    episode(service, episode_id)  # it is in the file
     store = service.service.store
     grade = Grade(kind=GradeKind.JUDGE, grader="judge", version="1", value=value)
     its, there = store.episodes.get(episode_id), store.episodes.grades(episode_id)
