@@ -20,6 +20,16 @@ from typing import Any
 
 VERSION = "1.16.0"
 LOCK = Path(__file__).parents[1] / "requirements/cpu.lock"
+QUIET: dict[str, Any] = {
+    "bf16": False,
+    "use_cpu": True,
+    "gradient_checkpointing": False,
+    "disable_dropout": True,
+    "report_to": [],
+    "save_strategy": "no",
+    "logging_strategy": "no",
+}
+"""Options of GRPOConfig: on this machine's processor, and nothing written."""
 PINNED = ("torch", "transformers", "peft", "accelerate")
 
 
@@ -121,11 +131,32 @@ def _losses(task: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
+def _lora(task: dict[str, Any]) -> Any:
+    from peft import LoraConfig
+
+    return LoraConfig(
+        r=task["rank"],
+        lora_alpha=task["alpha"],
+        target_modules=task["targets"],
+        task_type="CAUSAL_LM",
+    )
+
+
+def _objective(task: dict[str, Any]) -> dict[str, Any]:
+    """Return the trainer's objective and learning rate in GRPOConfig's words."""
+    return {
+        "learning_rate": task["learning_rate"],
+        "lr_scheduler_type": "constant",
+        "loss_type": "cispo",
+        "epsilon_high": 2.0,
+        "beta": 0.0,
+    }
+
+
 def _steps(task: dict[str, Any]) -> dict[str, Any]:
     """Make optimizer steps on the given rollouts with TRL's own training loop."""
     import torch
     from datasets import Dataset
-    from peft import LoraConfig
     from transformers import AutoTokenizer, TrainerCallback
     from trl import GRPOConfig, GRPOTrainer
 
@@ -164,12 +195,7 @@ def _steps(task: dict[str, Any]) -> dict[str, Any]:
             processing_class=AutoTokenizer.from_pretrained(task["model"]),
             reward_funcs=lambda completions, **_: [0.0] * len(completions),
             train_dataset=Dataset.from_list([{"prompt": "given"}] * len(prompts)),
-            peft_config=LoraConfig(
-                r=task["rank"],
-                lora_alpha=task["alpha"],
-                target_modules=task["targets"],
-                task_type="CAUSAL_LM",
-            ),
+            peft_config=_lora(task),
             callbacks=[clock],
             args=GRPOConfig(
                 output_dir=folder,
@@ -179,18 +205,8 @@ def _steps(task: dict[str, Any]) -> dict[str, Any]:
                 num_generations=group_size,
                 max_completion_length=length,
                 max_steps=task["num_steps"] + 1,
-                learning_rate=task["learning_rate"],
-                lr_scheduler_type="constant",
-                loss_type="cispo",
-                epsilon_high=2.0,
-                beta=0.0,
-                bf16=False,
-                use_cpu=True,
-                gradient_checkpointing=False,
-                disable_dropout=True,
-                report_to=[],
-                save_strategy="no",
-                logging_strategy="no",
+                **_objective(task),
+                **QUIET,
             ),
         )
         before = _peak_mib()
@@ -205,7 +221,6 @@ def _steps(task: dict[str, Any]) -> dict[str, Any]:
 def _whole_steps(task: dict[str, Any]) -> dict[str, Any]:
     """Let TRL sample, grade and train, all of it TRL's own; a step lasts from end to end."""
     from datasets import Dataset
-    from peft import LoraConfig
     from transformers import AutoTokenizer, TrainerCallback
     from trl import GRPOConfig, GRPOTrainer
 
@@ -246,12 +261,7 @@ def _whole_steps(task: dict[str, Any]) -> dict[str, Any]:
                     for q in questions
                 ]
             ),
-            peft_config=LoraConfig(
-                r=task["rank"],
-                lora_alpha=task["alpha"],
-                target_modules=task["targets"],
-                task_type="CAUSAL_LM",
-            ),
+            peft_config=_lora(task),
             callbacks=[clock],
             args=GRPOConfig(
                 output_dir=folder,
@@ -262,18 +272,8 @@ def _whole_steps(task: dict[str, Any]) -> dict[str, Any]:
                 max_completion_length=task["max_tokens"],
                 max_steps=len(questions) // num_tasks,
                 shuffle_dataset=False,
-                learning_rate=task["learning_rate"],
-                lr_scheduler_type="constant",
-                loss_type="cispo",
-                epsilon_high=2.0,
-                beta=0.0,
-                bf16=False,
-                use_cpu=True,
-                gradient_checkpointing=False,
-                disable_dropout=True,
-                report_to=[],
-                save_strategy="no",
-                logging_strategy="no",
+                **_objective(task),
+                **QUIET,
             ),
         ).train()
     return {
