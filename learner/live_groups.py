@@ -28,7 +28,7 @@ from learner.trees import rows_of_tree
 from memory.graded_episodes import GradedEpisode
 from memory.neighbours import GradedNeighbour
 from memory.store import Store
-from memory.types import Cycle, Split, TaskRole
+from memory.types import Call, Cycle, Split, TaskRole
 
 NEIGHBOURS = 16
 """How many near episodes a baseline rests on, besides its skill's mean. On synthetic tasks in 16
@@ -145,7 +145,11 @@ class LiveGroups:
 
     def rows_of(self, weighed: Weighed) -> tuple[TrainingRow, ...] | SkipReason:
         """Return an episode's rows, each sampled token once, or why there are none."""
-        calls = self._store.episodes.calls(weighed.episode.id)
+        return self._rows(weighed, self._store.episodes.calls(weighed.episode.id))
+
+    def _rows(
+        self, weighed: Weighed, calls: Sequence[Call]
+    ) -> tuple[TrainingRow, ...] | SkipReason:
         group_id = f"live-{weighed.episode.id}"
         rows = rows_of_tree(calls, group_id=group_id, advantage=weighed.advantage).rows
         if not rows:
@@ -160,21 +164,24 @@ class LiveGroups:
         rows: list[TrainingRow] = []
         skipped: Counter[SkipReason] = Counter()
         taught: set[str] = set()
+        num_truncated = 0
         skills: dict[int, bool] = defaultdict(bool)  # whether it has a row
         for one in turns:
-            found = self.rows_of(one)
+            calls = self._store.episodes.calls(one.episode.id)
+            found = self._rows(one, calls)
             skills[one.episode.skill_id] |= not isinstance(found, SkipReason)
             if isinstance(found, SkipReason):
                 skipped[found] += 1
                 continue
             rows += found
+            num_truncated += any(call.finish_reason == "length" for call in calls)
             taught.add(one.episode.id)
         batch = RowBatch(
             rows=tuple(rows),
             num_groups=len(skills),
             num_rollouts=len(turns),
             num_trained_groups=sum(skills.values()),
-            num_truncated=0,
+            num_truncated=num_truncated,
             skipped_rollouts=dict(skipped),
         )
         receipt = {"live_rows": len(rows), "live": record.to_json()}

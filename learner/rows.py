@@ -126,7 +126,7 @@ class RowBatch:
     num_groups: int
     num_rollouts: int
     num_trained_groups: int
-    num_truncated: int  # rows whose completion ran into the token limit
+    num_truncated: int  # rollouts of which a completion ran into the token limit
     skipped_groups: Mapping[SkipReason, int] = field(default_factory=dict)
     skipped_rollouts: Mapping[SkipReason, int] = field(default_factory=dict)
 

@@ -354,3 +354,17 @@ async def test_asked_again_for_a_step_the_sources_answer_the_same(live_store, tr
     assert told[:2] == told[2:]
     assert told[0] != told[1]
     assert all(rows for rows, more, _ in told for rows in (rows, more))
+
+
+async def test_recorded_answers_that_ran_into_the_limit_are_counted(live_store, training, tmp_path):
+    cycle = cycle_of(live_store, training, tmp_path, [LIVE_ONLY], live_episodes_per_step=99)
+    plan = StepPlan(cycle_id="cycle_1", index=1, adapter="base", tasks=())
+    cycle._tasks()
+    before = await cycle.workshop.rows.gather(plan)
+    assert before.batch.num_truncated == 0
+    cut = sorted(before.episode_ids)[:3]
+    sql = f"UPDATE calls SET finish_reason = 'length' WHERE episode_id IN {tuple(cut)!r}"
+    live_store.database.write(lambda db: db.execute(sql))
+    after = await cycle.workshop.rows.gather(plan)
+    assert after.batch.num_truncated == 3
+    assert after.batch.rows == before.batch.rows
