@@ -22,8 +22,6 @@ CHAIN = """WITH RECURSIVE chain(id, base_id) AS (
         UNION SELECT calls.id, calls.base_id FROM chain JOIN calls ON calls.id = chain.base_id)
     SELECT calls.* FROM chain JOIN calls ON calls.id = chain.id ORDER BY calls.rowid"""
 """A call after all that it is based on."""
-MAX_SPELLED_TOKENS = 8_192
-"""Of a prompt; to spell a longer one takes milliseconds, in which nobody else would be answered."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,12 +44,10 @@ class Answered:
 
 
 def spell(answered: Answered) -> bytes | None:
-    """Return an answer's calls as JSON, for the journal; None where that cannot be, or takes long.
+    """Return an answer's calls as JSON, for the journal; None where that cannot be.
 
     Numbers come back as they were; a log-probability that is not finite comes back as None.
     """
-    if len(answered.calls[0].prompt_token_ids or ()) > MAX_SPELLED_TOKENS:
-        return None
     try:
         return orjson.dumps(answered)
     except TypeError:  # half a surrogate pair, or a number beyond 64 bits

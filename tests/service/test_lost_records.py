@@ -2,7 +2,7 @@
 
 import re
 
-from memory import call_rows, recording
+from memory import call_rows, journal
 from tests.running import ServiceThread, ask, wait_until
 
 CHAT = "/v1/chat/completions"
@@ -37,7 +37,7 @@ def test_what_cannot_be_written_is_said_and_comes_once_after_the_repair(service)
 
 def test_what_is_not_kept_is_counted_and_shown(service, monkeypatch):
     already = dropped(service)
-    monkeypatch.setattr(recording, "MAX_SPELLED_TOKENS", 0)  # it has to wait for its commit
+    monkeypatch.setattr(journal, "MAX_ENTRY_BYTES", 0)  # it has to wait for its commit
     database = service.service.store.database
     database.write(lambda db: db.execute("PRAGMA max_page_count = 1"))
     assert service.http.post(CHAT, json=ask("x " * 5000)).status_code == 200
