@@ -4,6 +4,7 @@ A record that was refused because a sync failed may turn up after a crash: its b
 and nobody could say whether they would stay.
 """
 
+import asyncio
 import sqlite3
 from collections import Counter
 from collections.abc import Iterator
@@ -12,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bench.child import say
-from bench.recorder import call_of, vectors_of
+from bench.recorder import call_of, finish_erasures, vectors_of
 from memory.store import Store
 
 
@@ -48,6 +49,7 @@ def check(home: Path, told: Told, *, whole: bool = True) -> None:
     if not file.exists():
         return
     store = Store(file)
+    asyncio.run(finish_erasures(store))
     for problem in problems(store, told, whole=whole):
         say(problem)
     store.close()

@@ -65,6 +65,17 @@ async def erase(store: Store, episode_id: str) -> None:
     await acknowledged(f"erased {episode_id}", _erased(Erasure(store), episode_id))
 
 
+async def finish_erasures(store: Store) -> None:
+    """Finish what was cut short, as the service does when it starts.
+
+    What is marked is gone for good: nothing of it that was still on its way comes into the file.
+    """
+    erasure = Erasure(store)
+    for erased, left in erasure.unfinished():
+        await erasure.erase(left, erased)
+        await erasure.end(erased)
+
+
 async def _erased(erasure: Erasure, episode_id: str) -> None:
     erased = await erasure.begin(Scope(episode=episode_id), actor="bench")
     await erasure.mark([episode_id], erased)
