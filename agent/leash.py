@@ -6,7 +6,8 @@ The parent makes a pipe, passes the *read* end on as descriptor ``N`` (``pass_fd
 start_new_session=True``) and keeps the write end open. Whatever ends the parent, SIGKILL included,
 closes the write end: the leash then sends SIGTERM to the program's whole process group, and SIGKILL
 after ``--grace`` seconds. Closing the write end on purpose, or SIGTERM or SIGINT to the leash, does
-the same. ``--nice N`` lowers the program's priority.
+the same. ``--nice N`` lowers the program's priority, and that of its session, which is what counts
+where Linux shares the processor among sessions first (autogroup, ``man 7 sched``).
 
 The program keeps the leash's stdin, stdout and stderr, so it may talk to the parent; it does not
 inherit the pipe. The leash ends when the program ends, with its status (128 + n when signal n ended
@@ -21,6 +22,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -39,8 +41,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     except OSError as error:
         print(f"leash: cannot start {options.command[0]}: {error}", file=sys.stderr)
         return 127
+    _lower_session(child.pid, options.nice)
     _wait_for_end(child, options.fd, wake_fd)
     return _end_group(child, options.grace)
+
+
+def _lower_session(pid: int, nice: int) -> None:
+    """Give the session of a program its priority value, where sessions have one."""
+    try:
+        Path(f"/proc/{pid}/autogroup").write_text(str(nice), encoding="ascii")
+    except OSError:  # no autogroups here, or the program has ended
+        return
 
 
 def _wake_on_signals() -> int:

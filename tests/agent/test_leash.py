@@ -119,6 +119,26 @@ def test_nice_lowers_the_childs_priority(leash):
     assert int(output) == min(os.nice(0) + 7, 19)  # the kernel knows nothing above 19
 
 
+def autogroups_below(pid: int) -> str:
+    """Return what the kernel says of the sessions of a process's children."""
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii").split()
+    return "".join(Path(f"/proc/{child}/autogroup").read_text("ascii") for child in children)
+
+
+def has_autogroups() -> bool:
+    path = Path("/proc/sys/kernel/sched_autogroup_enabled")
+    return path.exists() and path.read_text(encoding="ascii").strip() == "1"
+
+
+@pytest.mark.skipif(not has_autogroups(), reason="this kernel shares by processes alone")
+def test_nice_lowers_the_priority_of_the_childs_session(leash):
+    held = leash("sleep", "60", options=("--nice", "7"))
+    deadline = time.monotonic() + 10
+    while "nice 7" not in autogroups_below(held.process.pid):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
 def test_closing_the_pipe_ends_the_whole_group_within_the_grace(leash):
     held = leash(sys.executable, "-c", STUBBORN_FAMILY, options=("--grace", "0.2"))
     pids = family_of(held)
