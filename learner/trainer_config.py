@@ -27,9 +27,11 @@ class TrainerConfig(BaseModel):
     """Names of the layers that get an adapter: every linear layer of a Llama-like block, attention
     alone learns worse ("LoRA Without Regret")."""
 
-    learning_rate: float = Field(default=1e-3, ge=0.0, allow_inf_nan=False)
-    """AdamW's step size. Measured for the packaged 135M model: mean reward 0.07 to 0.35 within
-    four steps; larger models want about ten times the rate of full fine-tuning, around 1e-4."""
+    learning_rate: float = Field(default=5e-4, ge=0.0, allow_inf_nan=False)
+    """AdamW's step size. Measured for the packaged 135M model in practice of 8 × 8: the held-out
+    score rises for 30 steps (0.33, 0.59, 0.69), while at 1e-3 it is there sooner (0.64 after five)
+    and then swings between 0.53 and 0.67. Larger models want about ten times the rate of full
+    fine-tuning, around 1e-4."""
 
     max_grad_norm: float = Field(default=1.0, gt=0.0)
     """The gradient is scaled down to this L2 norm; 1.0 as in TRL and verl."""
