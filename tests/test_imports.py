@@ -90,6 +90,18 @@ def test_imports_point_one_way(file: Path) -> None:
     assert own <= allowed, f"{place} imports {sorted(own - allowed)}"
 
 
+def test_records_are_imported_from_one_address() -> None:
+    """``memory.types``; which of its modules holds a record is its own affair."""
+    others = [file for file in source_files() if file.parent.name != "types"]
+    strays = [
+        f"{file.relative_to(ROOT)}: {name}"
+        for file in others
+        for name in imported_modules(file.read_text(encoding="utf-8"))
+        if name.startswith("memory.types.")
+    ]
+    assert not strays
+
+
 @pytest.mark.parametrize("library", HOMES)
 def test_a_library_is_imported_only_at_home(library: str) -> None:
     users = {file.relative_to(ROOT) for file in source_files() if library in top_levels(file)}
