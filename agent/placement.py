@@ -262,9 +262,9 @@ class Placement:
 
     def _load_quotes(self) -> None:
         """Remember what the newest recorded calls said, and whether one failed."""
-        if (failed_at := self._episodes.newest_failure(MAX_CALLS)) is not None:
+        if (failed_at := self._episodes.finder.newest_failure(MAX_CALLS)) is not None:
             self._lineage.failed_at = failed_at.timestamp()
-        for row in self._episodes.newest_quotes(MAX_CALLS):
+        for row in self._episodes.finder.newest_quotes(MAX_CALLS):
             source = Source(
                 episode_id=row["episode_id"],
                 scope=scope_of(row["session"], row["user"], row["tenant"]),

@@ -25,8 +25,8 @@ from learner.trees import main_line
 from memory import judge_queue
 from memory.behind import Behind
 from memory.database import Transaction
-from memory.episode_store import retire_judged, set_grades
 from memory.errors import DenizenError
+from memory.grade_rows import retire_judged, set_grades
 from memory.sorter import SkillsMovedError, Sorter
 from memory.store import Store
 from memory.task_store import replace_derived

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from graders.outcome import merge
-from memory.episode_store import set_grades
+from memory.grade_rows import set_grades
 from memory.types import Grade, GradeKind
 from service import jobs
 from tests.running import ServiceThread, ask, wait_until
