@@ -33,6 +33,7 @@ from learner.sources import JoinedRows, PracticeRows
 from learner.training_process import TrainingProcess
 from learner.trees import main_line
 from learner.workshop import LiveWork, Workshop
+from memory import vector_file
 from memory.eraser import Eraser
 from memory.fences import ControlTokens
 from memory.neighbours import Neighbours
@@ -108,7 +109,7 @@ class Parts:
             store.database,
             embedder_id=embedder.id,
             dimension=embedder.dimension,
-            file=home / "vectors.faiss",
+            file=home / vector_file.FILE_NAME,
         )
         self.recall = Recall(
             store,
