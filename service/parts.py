@@ -20,8 +20,9 @@ from graders.endpoint import EndpointModel
 from graders.judges import Judges
 from graders.judging import wants_judge
 from graders.trust import JudgeTrust
+from learner.digest import Digestion, answered_of
 from learner.fit import Fit
-from learner.intake import Intake, answered_of
+from learner.intake import Intake
 from learner.live_groups import LiveGroups
 from learner.live_proof import LiveProof
 from learner.pointer import Pointer
@@ -155,14 +156,17 @@ class Parts:
         return Privacy(config.privacy, redactor=redactor, control_tokens=control_tokens)
 
     def _intake(self) -> Intake:
+        digestion = Digestion(
+            grader_of=catalog.find_grader,
+            config=self.settings.tasks,
+            wants_judge=partial(wants_judge, self.settings.graders),
+            trust=self.trust,
+        )
         return Intake(
             store=self.store,
             sorter=self.sorter,
-            grader_of=catalog.find_grader,
-            config=self.settings.tasks,
+            digestion=digestion,
             is_answering=lambda: self.in_flight.is_busy,
-            trust=self.trust,
-            wants_judge=partial(wants_judge, self.settings.graders),
             on_digested=lambda: self.judges.wake(),
         )
 
