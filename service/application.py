@@ -28,7 +28,7 @@ def application(parts: Parts, status: Status) -> ASGIApp:
         app.include_router(router)
     app.add_api_route("/v1/status", status.show)
     answer_errors(app)
-    answering = agent_routes.Answering(parts.gateway, otherwise=app)
+    answering = agent_routes.Answering(parts.gateway, parts.recorder, otherwise=app)
     settings = parts.settings
     return AccessMiddleware(
         AdmissionMiddleware(answering, in_flight=parts.in_flight),

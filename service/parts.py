@@ -13,6 +13,7 @@ from agent.model_names import ModelNames
 from agent.pins import Pins
 from agent.placement import Placement
 from agent.prompts import Prompts
+from agent.recorder import Recorder
 from agent.sampler import Sampler
 from graders import catalog
 from graders.chat_model import EngineModel
@@ -121,6 +122,7 @@ class Parts:
         )
         placement = Placement(store.episodes, self.privacy)
         prompts = Prompts(self.privacy, self.recall, store.episodes.recalled)
+        self.recorder = Recorder(placement, on_recorded=self.intake.wake)
         self.gateway = self._gateway(placement, prompts)
         self.eraser = Eraser(
             store,
@@ -140,7 +142,7 @@ class Parts:
     async def close(self) -> None:
         """Let go of what is held, the store last."""
         self.intake.close()
-        await self.gateway.close()
+        await self.recorder.close()
         self.recall.close()
         await self.slot.close()
         await self._engines.close()
@@ -195,11 +197,11 @@ class Parts:
         return Gateway(
             slot=self.slot,
             placement=placement,
+            recorder=self.recorder,
             prompts=prompts,
             find_call=lambda call_id, sight: episodes.seen_by(sight).call(call_id),
             resolve=self.names.resolve,
             check_grader=partial(catalog.require_known, has_judge=self.judges.is_on),
-            on_recorded=self.intake.wake,
             pins=Pins(episodes, versions) if self.settings.engine.pin_sessions else None,
         )
 

@@ -34,8 +34,8 @@ class Status:
         """Say in one line each why the service is not ready; empty when it is."""
         parts = self._parts
         reasons = parts.slot.not_ready()
-        if parts.gateway.record_failure:
-            reasons.append(f"degraded: answers are not recorded: {parts.gateway.record_failure}")
+        if (failure := parts.recorder.failure) is not None:
+            reasons.append(f"degraded: answers are not recorded: {failure}")
         if not parts.store.is_writable():
             reasons.append("the database cannot be written")
         return [reason.splitlines()[0] for reason in reasons]

@@ -92,4 +92,4 @@ def test_a_record_that_cannot_even_be_begun_leaves_nothing_running(service, monk
     monkeypatch.setattr(placement._privacy, "kept", broken)
     assert service.http.post(CHAT, json=ask("lost")).status_code == 500
     assert not placement._running._places
-    assert not service.parts.gateway._background
+    assert not service.parts.recorder._background
