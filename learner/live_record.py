@@ -5,7 +5,6 @@ Everything that is known of an episode but not trained on is counted with the re
 nothing and writes nothing.
 """
 
-import hashlib
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
@@ -22,6 +21,7 @@ from learner.rows import SkipReason
 from learner.staleness import staleness
 from memory.graded_episodes import GradedEpisode
 from memory.neighbours import GradedNeighbour
+from memory.types import fraction_of
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -145,8 +145,7 @@ def weigh(
 def is_heldout(episode: GradedEpisode, *, share: float) -> bool:
     """Put an episode on one side of the wall, with all others of its session, for ever."""
     name = episode.session if episode.session is not None else episode.id
-    fraction = int(hashlib.sha256(name.encode()).hexdigest()[:8], 16) / 0x1_0000_0000
-    return fraction < share
+    return fraction_of(name) < share
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -12,7 +12,7 @@ from memory.types.episodes import Episode, EpisodeSource, Feedback
 from memory.types.grades import Grade, GradeKind, Outcome
 from memory.types.ids import new_id, utc_now
 from memory.types.skills import Skill, SkillChange, SkillEvent, SkillPolicy
-from memory.types.tasks import Split, TaskSpec, split_of, task_id, task_text
+from memory.types.tasks import Split, TaskSpec, fraction_of, split_of, task_id, task_text
 from memory.types.versions import VERSION_TRANSITIONS, AdapterVersion, PointerMove, VersionStatus
 
 __all__ = [
@@ -42,6 +42,7 @@ __all__ = [
     "TaskRole",
     "TaskSpec",
     "VersionStatus",
+    "fraction_of",
     "message_text",
     "new_id",
     "split_of",

@@ -79,5 +79,9 @@ def split_of(messages: Sequence[Message], *, heldout_share: float) -> Split:
     asked = [m for m in messages if m.get("role") not in {"system", "developer"}]
     words = [[m.get("role"), *message_text(m).split()] for m in asked]
     canonical = json.dumps(words, ensure_ascii=False)
-    fraction = int(hashlib.sha256(canonical.encode()).hexdigest()[:8], 16) / 0x1_0000_0000
-    return Split.HELDOUT if fraction < heldout_share else Split.TRAIN
+    return Split.HELDOUT if fraction_of(canonical) < heldout_share else Split.TRAIN
+
+
+def fraction_of(text: str) -> float:
+    """Return a number in [0, 1) by the hash of a text, the same for ever."""
+    return int(hashlib.sha256(text.encode()).hexdigest()[:8], 16) / 0x1_0000_0000
