@@ -13,8 +13,8 @@ from typing import Any
 
 from agent.capture import Capture, CapturedChoice
 from agent.dialects.dialect import Ask, Reply
+from agent.engine_request import parse_json
 from agent.placement import Place, Placing
-from agent.policy import parse_json
 from memory.errors import DenizenError, InvalidRequestError
 from memory.types import Call, CallStatus, utc_now
 

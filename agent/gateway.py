@@ -5,10 +5,8 @@ It does not know how an engine is run, how versions come to be, or what is learn
 
 import asyncio
 import logging
-import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
-from contextlib import AsyncExitStack, suppress
-from functools import partial
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import AsyncExitStack
 from typing import Any
 
 import orjson
@@ -26,21 +24,14 @@ from agent.model_names import LIVE_NAME
 from agent.pins import Pins
 from agent.placement import Asked, Placement
 from agent.prompts import Prompts
-from memory.errors import DenizenError, StoreError, UnavailableError
+from agent.recorder import Recorder
+from memory.errors import DenizenError, UnavailableError
 from memory.http import error_answer, unexpected_error
 from memory.tenants import Sight, caller_of
 from memory.types import Call, CallStatus, utc_now
 from memory.wire import read_json
 
 log = logging.getLogger(__name__)
-FAILURE_SHOWN_S = 30.0
-"""How long one unwritten record makes the service "degraded": a balancer that then sends nothing
-would otherwise never see it well again."""
-SETTLED_S = 5.0
-"""For the file to catch up with the answers, before a route shows it as it is."""
-CLOSE_S = 5.0
-"""For records that are being written when the service stops; what is safe is written at the next
-start."""
 CLIENT_CLOSED = 499  # nginx's status for "the client went away"; nobody reads it
 
 
@@ -52,36 +43,33 @@ class Gateway:
         *,
         slot: AdapterSlot,
         placement: Placement,
+        recorder: Recorder,
         prompts: Prompts,
         find_call: Callable[[str, Sight], Call],
         resolve: Callable[[str], str],
         check_grader: Callable[[str], object],
-        on_recorded: Callable[[], None],
         pins: Pins | None = None,
     ) -> None:
         """Compose.
 
         Args:
             slot: gives the engine and the engine's model name for a version.
-            placement: finds the conversation of a request, and keeps the record there.
+            placement: finds the conversation of a request.
+            recorder: keeps what was said.
             prompts: what the engine is asked in place of what the client wrote.
             find_call: returns an earlier answer that a client names, if it is in sight.
             resolve: the version behind a model name; raises ``NotFoundError`` for an unknown one.
             check_grader: raises ``InvalidRequestError`` for a grader that does not exist.
-            on_recorded: called after each record, so that grading may begin.
             pins: the version that a conversation stays with; None: the live one answers always.
         """
         self._slot = slot
         self._placement = placement
+        self._recorder = recorder
         self._prompts = prompts
         self._find_call = find_call
         self._resolve = resolve
         self._check_grader = check_grader
-        self._on_recorded = on_recorded
         self._pins = pins
-        self._background: set[asyncio.Future[None]] = set()
-        self._failure: str | None = None
-        self._failed_at = 0.0
 
     async def answer(self, request: Request, dialect: Dialect) -> Response:
         """Answer one request in its dialect, streamed or not; so is what goes wrong told."""
@@ -111,7 +99,7 @@ class Gateway:
         options = Options.of(request.headers, request.path_params.get("session"))
         exchange = self._open(ask, options, caller.tenant)
         if self._is_placed_first(exchange):
-            await self._find_place(exchange)
+            await self._recorder.find_place(exchange)
         async with AsyncExitStack() as stack:
             if self._pins is not None and ask.model == LIVE_NAME:
                 episode_id = exchange.place.episode.id
@@ -127,7 +115,7 @@ class Gateway:
                 )
                 upstream = lease.addressed(await self._prompts.prepare(exchange))
                 # once it has been sent
-                asyncio.get_running_loop().call_soon(self._find_place_soon, exchange)
+                asyncio.get_running_loop().call_soon(self._recorder.find_place_soon, exchange)
                 if not ask.stream:
                     return await self._plain(request, exchange, lease, upstream)
                 events = lease.client.stream(upstream, ask.path)
@@ -136,38 +124,19 @@ class Gateway:
                 if first is None:
                     return await self._left(exchange)
                 opening = exchange.absorb(first)
-                await self._find_place(exchange)
+                await self._recorder.find_place(exchange)
             except (EngineError, EngineRejectedError, UnavailableError) as error:
-                await self._record(exchange, CallStatus.ERROR, error.message)
+                await self._recorder.record(exchange, CallStatus.ERROR, error.message)
                 raise
             except asyncio.CancelledError:  # the service stops
-                await self._record(exchange, CallStatus.CANCELLED, None)
+                await self._recorder.record(exchange, CallStatus.CANCELLED, None)
                 raise
             return EventStream(
                 self._events(exchange, opening, events),
                 exchange.headers(),
-                on_gone=lambda: self._record(exchange, CallStatus.CANCELLED, None),
+                on_gone=lambda: self._recorder.record(exchange, CallStatus.CANCELLED, None),
                 release=stack.pop_all(),
             )
-
-    @property
-    def record_failure(self) -> str | None:
-        """Why answers are not recorded, or were not a moment ago; None when all is well."""
-        if (trouble := self._placement.trouble) is not None:
-            return trouble
-        is_recent = time.monotonic() - self._failed_at < FAILURE_SHOWN_S
-        return self._failure if is_recent else None
-
-    async def settled(self) -> None:
-        """Wait until all that was answered before can be read in the record, but not for ever."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(SETTLED_S):
-                await self._placement.settled()
-
-    async def close(self) -> None:
-        """Wait for records that are still being written, where they can be."""
-        if self._background and self._placement.trouble is None:
-            await asyncio.wait(self._background, timeout=CLOSE_S)
 
     def _open(self, ask: Ask, options: Options, tenant: str | None) -> Exchange:
         asked = Asked(
@@ -186,7 +155,7 @@ class Gateway:
             is_retry=options.is_retry,
         )
         capture = Capture()
-        exchange = Exchange(
+        return Exchange(
             ask=ask,
             options=options,
             placing=self._placement.placing(asked),
@@ -194,7 +163,6 @@ class Gateway:
             capture=capture,
             reply=ask.reply(capture),
         )
-        return exchange
 
     async def _read(self, dialect: Dialect, body: dict[str, Any], find_call: FindCall) -> Ask:
         """Read a request, which may name an answer that was given a moment ago."""
@@ -212,18 +180,6 @@ class Gateway:
         by_place = self._slot.is_fleet and exchange.options.session is None
         return is_pinned or by_place or self._prompts.is_wanted(exchange)
 
-    async def _find_place(self, exchange: Exchange) -> None:
-        """Look for a request's place, after all that it may descend from can be found."""
-        if not exchange.placing.is_done:
-            if not exchange.placing.is_possible:
-                await self._placement.settled()
-            exchange.settle()
-
-    def _find_place_soon(self, exchange: Exchange) -> None:
-        """Look for it while the engine computes, if it can be found; else when it is needed."""
-        if exchange.placing.is_possible:
-            exchange.settle()
-
     async def _plain(
         self, request: Request, exchange: Exchange, lease: Lease, upstream: dict[str, Any]
     ) -> Response:
@@ -234,8 +190,8 @@ class Gateway:
         exchange.capture.absorb(answer)
         view = exchange.reply.body(answer)
         metrics.FIRST_BYTE.observe((utc_now() - exchange.started_at).total_seconds())
-        await self._find_place(exchange)
-        safe = self._keep(exchange, CallStatus.OK, None)
+        await self._recorder.find_place(exchange)
+        safe = self._recorder.keep(exchange, CallStatus.OK, None)
         response = Response(
             orjson.dumps(view), media_type="application/json", headers=exchange.headers()
         )
@@ -245,7 +201,7 @@ class Gateway:
 
     async def _left(self, exchange: Exchange) -> Response:
         """Record an answer that nobody waits for any more."""
-        await self._record(exchange, CallStatus.CANCELLED, None)
+        await self._recorder.record(exchange, CallStatus.CANCELLED, None)
         return Response(status_code=CLIENT_CLOSED)
 
     async def _events(
@@ -260,77 +216,11 @@ class Gateway:
                 if shown := exchange.absorb(raw):
                     yield shown
         except (EngineError, UnavailableError) as error:
-            await self._record(exchange, CallStatus.ERROR, error.message)
+            await self._recorder.record(exchange, CallStatus.ERROR, error.message)
             yield b"".join(exchange.reply.failure(error))
             return
-        await self._record(exchange, CallStatus.OK, None)
+        await self._recorder.record(exchange, CallStatus.OK, None)
         yield b"".join(exchange.reply.end())
-
-    async def _record(self, exchange: Exchange, status: CallStatus, error: str | None) -> None:
-        """Keep the exchange, once; what cannot be kept is counted, and breaks no answer."""
-        await self._find_place(exchange)
-        if (safe := self._keep(exchange, status, error)) is not None:
-            await safe
-
-    def _keep(
-        self, exchange: Exchange, status: CallStatus, error: str | None
-    ) -> "asyncio.Future[None] | None":
-        """Keep the exchange, once.
-
-        Returns:
-            Done when it is safe, or cannot be kept; None where there is nothing to wait for. A
-            client that leaves meanwhile does not take the record with it.
-        """
-        if exchange.is_closed:
-            return None
-        exchange.is_closed = True
-        metrics.REQUESTS.labels(status).inc()
-        if not exchange.options.record:
-            return None
-        calls, began = exchange.calls(status, error), time.perf_counter()
-        kept = self._placement.keep(exchange.place, calls)
-        self._background.add(kept.written)
-        metrics.RECORDS_WAITING.inc()
-        kept.written.add_done_callback(partial(self._on_written, calls, status, began))
-        if kept.safe.done():
-            return None
-        told = asyncio.get_running_loop().create_future()
-        kept.safe.add_done_callback(partial(_tell, told))
-        return told
-
-    def _on_written(
-        self,
-        calls: Sequence[Call],
-        status: CallStatus,
-        began: float,
-        written: "asyncio.Future[None]",
-    ) -> None:
-        self._background.discard(written)
-        metrics.RECORDS_WAITING.dec()
-        metrics.RECORD_SECONDS.observe(time.perf_counter() - began)
-        failure = asyncio.CancelledError() if written.cancelled() else written.exception()
-        if failure is not None:
-            metrics.RECORDS_DROPPED.inc(len(calls))
-            self._failure, self._failed_at = str(failure) or repr(failure), time.monotonic()
-            is_known = isinstance(failure, StoreError | UnavailableError)
-            log.error(
-                "call %s was answered but not recorded: %s",
-                calls[0].id,
-                self._failure,
-                exc_info=None if is_known else failure,
-            )
-            return
-        self._failure = None
-        metrics.RECORDS.labels(status).inc(len(calls))
-        for reason in (call.text_only_reason for call in calls):
-            if reason is not None:
-                metrics.RECORDS_TEXT_ONLY.labels(reason).inc()
-        self._on_recorded()
-
-
-def _tell(told: "asyncio.Future[None]", _: "asyncio.Future[None]") -> None:
-    if not told.done():  # nobody waits any more
-        told.set_result(None)
 
 
 async def _first(events: AsyncIterator[bytes]) -> bytes:

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 
 from agent.quotes import Hit, QuoteIndex, QuoteKind
 from agent.sessions import Keys, spoken
-from memory.episode_store import EpisodeStore, Recorded
+from memory.call_finder import Recorded
+from memory.episode_store import EpisodeStore
 from memory.types import Call, CallStatus, Edge, Message, utc_now
 
 RETRIED_WITHIN_S = 600.0
@@ -55,22 +56,23 @@ class Lineage:
         self, episodes: EpisodeStore, quotes: QuoteIndex, followed: Mapping[str, int]
     ) -> None:
         self._episodes = episodes
+        self._finder = episodes.finder
         self._quotes = quotes
         self._followed = followed
         self.failed_at = float("-inf")
 
     def named(self, call: Call, keys: Keys) -> Kin:
         """Return the place of a request whose client names the call that it goes on from."""
-        parent = self._episodes.recorded(call.id)
+        parent = self._finder.recorded(call.id)
         return Kin(parent.episode_id, parent.call_id, self._edge_below(parent, keys))
 
     def continued(self, messages: Sequence[Message], keys: Keys, *, scope: str) -> Kin | None:
         """Return the call whose messages and answer a request begins with."""
         newest, earlier = keys.answers[:1], keys.answers[1:]
-        found = self._episodes.find_answered(newest, limit=MAX_TWINS)
+        found = self._finder.find_answered(newest, limit=MAX_TWINS)
         if not found and (kin := self._extended(messages, keys)) is not None:
             return kin
-        found = found or self._episodes.find_answered(earlier, limit=MAX_TWINS)
+        found = found or self._finder.find_answered(earlier, limit=MAX_TWINS)
         if not found:
             return None
         parent = min(found, key=lambda call: self._strangeness(call, keys))
@@ -87,7 +89,7 @@ class Lineage:
         """
         if keys.before is None:
             return None
-        attempts = self._episodes.find_requested(keys.before, limit=MAX_ATTEMPTS)
+        attempts = self._finder.find_requested(keys.before, limit=MAX_ATTEMPTS)
         said = next(one for one in reversed(messages[:-1]) if one.get("role") == "assistant")
         theirs = [one for one in attempts if self._begins_with_answer(said, one.call_id)]
         if not theirs:
@@ -118,7 +120,7 @@ class Lineage:
 
     def _edge_below(self, parent: Recorded, keys: Keys) -> Edge:
         if self._is_followed(parent):
-            attempts = self._episodes.find_requested(keys.request, limit=MAX_ATTEMPTS)
+            attempts = self._finder.find_requested(keys.request, limit=MAX_ATTEMPTS)
             is_retry = any(one.parent_id == parent.call_id for one in attempts)
             return Edge.RETRY if is_retry else Edge.FORK
         return Edge.CONTINUATION if parent.system == keys.system else Edge.RERENDERED
@@ -131,7 +133,7 @@ class Lineage:
         """
         if not is_same_speaker and time.time() - self.failed_at > RETRIED_WITHIN_S:
             return None
-        newest = next(iter(self._episodes.find_requested(keys.request, limit=1)), None)
+        newest = next(iter(self._finder.find_requested(keys.request, limit=1)), None)
         if newest is None:
             return None
         age_s = (utc_now() - newest.created_at).total_seconds()
@@ -173,7 +175,7 @@ class Lineage:
         for source in {id(hit.source): hit.source for hit in theirs}.values():
             source.num_quoted += 1
         source = told_by[-1].source
-        for earlier in self._episodes.find_requested(keys.request, limit=MAX_ATTEMPTS):
+        for earlier in self._finder.find_requested(keys.request, limit=MAX_ATTEMPTS):
             if earlier.episode_id == source.episode_id:
                 return Kin(source.episode_id, earlier.parent_id, Edge.RETRY)
         return Kin(source.episode_id, source.call_id, edge)

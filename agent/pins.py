@@ -19,7 +19,7 @@ class Pins:
     """Episodes and the versions that answer them."""
 
     def __init__(self, episodes: EpisodeStore, versions: VersionStore) -> None:
-        self._episodes = episodes
+        self._finder = episodes.finder
         self._versions = versions
         self._answering: dict[str, str] = {}  # episode -> version of a call without a record yet
 
@@ -27,7 +27,7 @@ class Pins:
         """Return the version that should answer next; None: the live one."""
         version = self._answering.get(episode_id)
         if version is None:
-            version = self._episodes.last_adapter(episode_id, asked_model=LIVE_NAME)
+            version = self._finder.last_adapter(episode_id, asked_model=LIVE_NAME)
         return version if version is not None and self._may_answer(version) else None
 
     @contextmanager

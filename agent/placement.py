@@ -8,12 +8,13 @@ in memory, bounded. It does not know how a request is answered, nor what is lear
 import asyncio
 import dataclasses
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime
 from functools import partial
 from typing import Any
 
-from agent.lineage import Kin, Lineage
+from agent.episode_search import EpisodeSearch
+from agent.lineage import Lineage
 from agent.quotes import (
     MAX_CALLS,
     Quotable,
@@ -27,22 +28,10 @@ from agent.running_requests import Asked, Place, RunningRequests
 from agent.sessions import Keys, scope_of
 from memory.episode_store import EpisodeStore
 from memory.erasure_scope import Scope
-from memory.errors import NotFoundError
 from memory.group_write import Kept
 from memory.privacy import Checked, Privacy
 from memory.recording import CallKeys
-from memory.tenants import Sight
-from memory.types import (
-    Call,
-    CallStatus,
-    Edge,
-    Episode,
-    EpisodeSource,
-    Message,
-    new_id,
-    task_text,
-    utc_now,
-)
+from memory.types import Call, CallStatus, Edge, Episode
 
 __all__ = ["Asked", "Place", "Placement", "Placing"]
 
@@ -62,6 +51,7 @@ class Placement:
         self._quotes = QuoteIndex()
         self._erased: set[str] = set()  # while this process lives
         self._lineage = Lineage(episodes, self._quotes, self._running.followed)
+        self._search = EpisodeSearch(episodes, self._privacy, self._running, self._lineage)
         self._load_quotes()
 
     def placing(self, asked: Asked) -> "Placing":
@@ -77,7 +67,7 @@ class Placement:
 
     def place_of(self, asked: Asked, keys: Keys) -> Place:
         """Do the same for a request whose keys are known."""
-        episode, parent_id, edge = self._find(asked, keys)
+        episode, parent_id, edge = self._search.find(asked, keys)
         place = Place(
             asked=asked,
             keys=keys,
@@ -191,80 +181,11 @@ class Placement:
         self._running.forget(episode_ids)
         self._quotes.forget(episode_ids)
 
-    def _find(self, asked: Asked, keys: Keys) -> tuple[Episode, str | None, Edge | None]:
-        if asked.continues is not None:
-            near: Kin | None = self._lineage.named(asked.continues, keys)
-        else:
-            near = self._lineage.continued(asked.messages, keys, scope=asked.scope)
-        episode = None if near is None else self._episode_of(near)
-        if near is not None and episode is not None and asked.user in {None, episode.user}:
-            return episode, near.parent_id, near.edge  # another user's words would be taken for its
-        for kin in self._distant_kin(asked, keys):
-            episode = self._episode_of(kin)
-            if episode is not None and self._is_same_task(episode, asked):
-                return episode, kin.parent_id, kin.edge
-        return _begin(asked), None, None
-
-    def _distant_kin(self, asked: Asked, keys: Keys) -> Iterator[Kin]:
-        """Yield what a request may descend from that goes on from no call word for word.
-
-        The strongest evidence comes first.
-        """
-        lineage, messages, scope = self._lineage, asked.messages, asked.scope
-        running = self._running.attempt(keys) if asked.is_same_speaker else None
-        if running is not None:
-            yield Kin(running.episode.id, running.parent_id, Edge.RETRY)
-        if (kin := lineage.attempted(keys, is_same_speaker=asked.is_same_speaker)) is not None:
-            yield kin
-        quoted = (
-            lineage.rewritten(messages, scope=scope)
-            if _has_answers(messages)
-            else lineage.quoted(messages, keys, scope=scope)
-        )
-        if quoted is not None:
-            yield quoted
-        if (newest := self._newest_of(asked)) is not None:
-            yield Kin(newest, None, Edge.SESSION)
-
-    def _episode_of(self, kin: Kin) -> Episode | None:
-        """Return the episode, recorded or about to be; None when it was erased meanwhile."""
-        running = self._running.episode(kin.episode_id)
-        if running is not None:
-            return running
-        try:
-            return self._episodes.get(kin.episode_id)
-        except NotFoundError:
-            return None
-
-    def _newest_of(self, asked: Asked) -> str | None:
-        """Return the newest episode of a user's named session, recorded or about to be.
-
-        Who names no user joins the newest of any.
-        """
-        if asked.session is None:
-            return None
-        running = self._running.in_session(asked.session, asked.tenant, asked.user)
-        if running is not None:
-            return running.id
-        seen = self._episodes.seen_by(Sight(asked.tenant))
-        return seen.session_episode(asked.session, user=asked.user)
-
-    def _is_same_task(self, episode: Episode, asked: Asked) -> bool:
-        """Say whether what a caller tells of a request fits an episode.
-
-        Nothing told fits every one.
-        """
-        told, known = (asked.task, asked.grader), (episode.task_key, episode.grader)
-        if any(new not in {None, old} for new, old in zip(told, known, strict=True)):
-            return False
-        reference = asked.reference
-        return reference is None or self._privacy.is_same(reference, episode.reference)
-
     def _load_quotes(self) -> None:
         """Remember what the newest recorded calls said, and whether one failed."""
-        if (failed_at := self._episodes.newest_failure(MAX_CALLS)) is not None:
+        if (failed_at := self._episodes.finder.newest_failure(MAX_CALLS)) is not None:
             self._lineage.failed_at = failed_at.timestamp()
-        for row in self._episodes.newest_quotes(MAX_CALLS):
+        for row in self._episodes.finder.newest_quotes(MAX_CALLS):
             source = Source(
                 episode_id=row["episode_id"],
                 scope=scope_of(row["session"], row["user"], row["tenant"]),
@@ -307,22 +228,6 @@ class Placing:
         return self._place
 
 
-def _begin(asked: Asked) -> Episode:
-    return Episode(
-        id=new_id("ep"),
-        created_at=utc_now(),
-        source=EpisodeSource.HARNESS if asked.session else EpisodeSource.CHAT,
-        task_text=task_text(asked.messages),
-        task_key=asked.task,
-        reference=asked.reference,
-        grader=asked.grader,
-        user=asked.user,
-        session=asked.session,
-        tenant=asked.tenant,
-        learn=asked.learn,
-    )
-
-
 def _call_keys(keys: Keys, call: Call, texts: Sequence[Quotable]) -> CallKeys:
     return CallKeys(
         answer=None if call.message is None else keys.answered_by(call.message),
@@ -342,7 +247,3 @@ def _still_there(texts: Sequence[Quotable], call: Call, stored: Call) -> Sequenc
     left = set(asked_texts(stored.request.get("messages") or ()))
     left |= set(answered_texts(stored.message)) if stored.message else set()
     return [text for text in texts if text in left]
-
-
-def _has_answers(messages: Sequence[Message]) -> bool:
-    return any(message.get("role") == "assistant" for message in messages)

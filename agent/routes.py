@@ -14,6 +14,7 @@ from agent.dialects.messages import Messages
 from agent.dialects.responses import Responses
 from agent.gateway import Gateway
 from agent.model_names import ModelNames
+from agent.recorder import Recorder
 from memory.errors import DenizenError, InvalidRequestError
 from memory.http import answer, error_answer
 from memory.wire import read_json
@@ -26,8 +27,9 @@ class Answering:
     costs a tenth of a whole answer, and each chunk of a stream would go through it.
     """
 
-    def __init__(self, gateway: Gateway, otherwise: ASGIApp) -> None:
+    def __init__(self, gateway: Gateway, recorder: Recorder, otherwise: ASGIApp) -> None:
         self._gateway = gateway
+        self._recorder = recorder
         self._otherwise = otherwise
         self._dialects: dict[str, Dialect] = {
             "v1/chat/completions": Chat(),
@@ -41,7 +43,7 @@ class Answering:
         session, dialect = self._asked(scope) if scope["type"] == "http" else (None, None)
         if dialect is None:
             if scope["type"] == "http" and scope["path"].startswith("/v1/"):
-                await self._gateway.settled()  # who was answered may ask for the record of it
+                await self._recorder.settled()  # who was answered may ask for the record of it
             await self._otherwise(scope, receive, send)
         elif scope["method"] != "POST":
             refused = InvalidRequestError(f"{scope['path']} is asked by POST")

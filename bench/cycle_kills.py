@@ -30,7 +30,6 @@ from typing import Any, ClassVar
 
 import uvloop
 
-import service
 import settings as configuration
 from agent.base_model import base_digest
 from agent.http_server import listen
@@ -48,7 +47,7 @@ from memory.store import Store
 from memory.task_store import add_task
 from memory.types import Cycle, CycleState, Split, TaskSpec, task_id, utc_now
 from memory.version_store import BASE
-from service import Service
+from service import Service, parts
 from tests.fake_engine import FakeEngine
 from tests.running import HashEmbedder
 from tests.tiny_model import VOCAB_SIZE
@@ -232,7 +231,7 @@ def _workers(path: Path, is_forked: bool) -> Iterator[None]:
         yield
         return
     ForkedTraining.socket_path = path
-    setattr(service, TrainingProcess.__name__, ForkedTraining)
+    setattr(parts, TrainingProcess.__name__, ForkedTraining)
     with forked_worker.listen(path) as listener, _beside(lambda: forked_worker.serve(listener)):
         yield
 
@@ -350,7 +349,7 @@ def _serve(home: Path, engine_url: str, kill: Kill | None, writer: int) -> None:
 
 async def _until_ended(own: Service, listener: socket.socket) -> None:
     running = asyncio.create_task(own.run(listener))
-    while not running.done() and (own._server is None or own.store.cycles.running()):
+    while not running.done() and (own._server is None or own.parts.store.cycles.running()):
         await asyncio.sleep(POLL_S)
     own.request_stop()
     await running

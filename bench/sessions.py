@@ -63,7 +63,7 @@ def run(folder: Path, num_sessions: int, seed: int) -> dict[str, Any]:
         began = time.perf_counter()
         sent = asyncio.run(_talk(str(service.http.base_url), num_sessions, seed))
         took_s = time.perf_counter() - began
-        trees = _trees(service.service.store, sent)
+        trees = _trees(service.parts.store, sent)
     return {
         "num_sessions": num_sessions,
         "num_calls": len(sent),

@@ -1,4 +1,4 @@
 """``denizen doctor``: looks at the installation and the home, says how to mend, mends what is safe.
 
-Needs no running service. Beside ``service.py`` it is the other place where the packages meet.
+Needs no running service. Beside ``service`` it is the other place where the packages meet.
 """

@@ -25,9 +25,9 @@ from graders.types import Answer
 from graders.votes import VotesConfig
 from memory import judge_queue
 from memory.database import Transaction
-from memory.episode_store import set_judged
 from memory.errors import NotFoundError, StoreError
 from memory.fences import ControlTokens
+from memory.grade_rows import set_judged
 from memory.judge_queue import JudgeQueue, Waiting
 from memory.store import Store
 from memory.types import Call, Episode, EpisodeSource, Grade, GradeKind

@@ -20,7 +20,7 @@ from typing import Any
 from learner import curriculum, live_proof
 from learner.errors import CycleStoppedError, NoSignalError
 from learner.gate import GateReport, Verdict, compare
-from learner.live_groups import LiveRecord
+from learner.live_record import LiveRecord
 from learner.receipts import cycle_receipt, why_no_signal
 from learner.rehearsal import choose_rehearsed
 from learner.steps import Steps

@@ -11,37 +11,19 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from typing import TypeVar
 
-from graders.catalog import DEFAULT_GRADER
-from graders.feedback import grade_feedback, newest_correction
-from graders.judge import JUDGE
-from graders.outcome import Trust, merge
-from graders.reactions import read_reactions
-from graders.types import Answer, Grader
-from learner import tasks as task_specs
-from learner.tasks import TasksConfig
-from learner.trees import main_line
+from learner.digest import Digestion, Told
 from memory import judge_queue
 from memory.behind import Behind
 from memory.database import Transaction
-from memory.episode_store import retire_judged, set_grades
 from memory.errors import DenizenError
+from memory.grade_rows import retire_judged, set_grades
 from memory.sorter import SkillsMovedError, Sorter
 from memory.store import Store
 from memory.task_store import replace_derived
 from memory.task_texts import asked
-from memory.types import (
-    Call,
-    CallStatus,
-    Episode,
-    EpisodeSource,
-    Feedback,
-    Grade,
-    GradeKind,
-    Outcome,
-    TaskSpec,
-)
+from memory.types import Call, Episode, TaskSpec
 
 log = logging.getLogger(__name__)
 BATCH = 16
@@ -52,32 +34,7 @@ MAX_REST_S = 3.0
 """After work that took long because it waited for a processor."""
 REST_LOOK_S = 0.1
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Digest:
-    """What was worked out of one episode."""
-
-    episode: Episode
-    grades: Sequence[Grade]  # of checks and people; a judge's are written by the judge's own part
-    outcome: Outcome
-    task: TaskSpec | None
-    answer_id: str | None  # the call whose answer was graded; None: there is no answer
-    is_to_judge: bool  # whether a judge should look at it
-
-
-def no_judge(_: Episode, __: list[Grade]) -> bool:
-    """Want no judge for any episode."""
-    return False
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Told:
-    """What the record says of one episode."""
-
-    episode: Episode
-    calls: Sequence[Call]
-    feedback: Sequence[Feedback]
-    grades: Sequence[Grade]  # in force
+T = TypeVar("T")
 
 
 class Intake:
@@ -88,21 +45,15 @@ class Intake:
         *,
         store: Store,
         sorter: Sorter,
-        grader_of: Callable[[str], Grader],
-        config: TasksConfig,
+        digestion: Digestion,
         is_answering: Callable[[], bool],
-        wants_judge: Callable[[Episode, list[Grade]], bool] = no_judge,
-        on_digested: Callable[[], None] = lambda: None,
-        trust: Trust | None = None,
+        on_digested: Callable[[], None],
     ) -> None:
         self._store = store
         self._sorter = sorter
-        self._grader_of = grader_of
-        self._config = config
+        self._digestion = digestion
         self._is_answering = is_answering
-        self._wants_judge = wants_judge
         self._on_digested = on_digested
-        self._trust = trust
         self._behind = Behind()
         self._to_grade, self._to_sort = asyncio.Event(), asyncio.Event()
         # The first id that may wait for a skill to be looked for; None: none waits.
@@ -157,7 +108,7 @@ class Intake:
         if not episodes:
             return 0
         told = await self._behind.run(self._read, episodes)
-        digests = [await self._work_out(one) for one in told]
+        digests = [await self._digestion.work_out(one) for one in told]
 
         def write(db: Transaction) -> None:
             for digest in digests:
@@ -195,18 +146,11 @@ class Intake:
         self._unsorted_since = min(known, default=None)
 
     async def _sort(self, since: str) -> int:
-        episodes, asked = await self._behind.run(self._unsorted, since)
+        episodes, texts = await self._behind.run(self._unsorted, since)
         if not episodes:
             return 0
-        found = await self._behind.run(self._sorter.sort_episodes, episodes, asked)
-
-        def write(db: Transaction) -> int:
-            self._sorter.check(db)
-            for one in found:
-                self._sorter.save_episode(db, one)
-            return self._sorter.seen(db)
-
-        self._sorter.committed(await self._store.database.write_async(write))
+        found = await self._behind.run(self._sorter.sort_episodes, episodes, texts)
+        await self._save(self._sorter.save_episode, found)
         self._on_digested()
         if len(episodes) == BATCH:
             self._sort_from(episodes[-1].id)
@@ -219,20 +163,24 @@ class Intake:
 
     async def _place(self, tasks: Sequence[TaskSpec]) -> int:
         found = await self._behind.run(self._sorter.sort_tasks, tasks)
+        await self._save(self._sorter.save_task, found)
+        return sum(one.skill_id is not None for one in found)
+
+    async def _save(self, save: Callable[[Transaction, T], None], found: Sequence[T]) -> None:
+        """Write where things were put, unless the skills have moved since."""
 
         def write(db: Transaction) -> int:
             self._sorter.check(db)
             for one in found:
-                self._sorter.save_task(db, one)
+                save(db, one)
             return self._sorter.seen(db)
 
         self._sorter.committed(await self._store.database.write_async(write))
-        return sum(one.skill_id is not None for one in found)
 
-    def _read(self, episodes: Sequence[Episode]) -> list["_Told"]:
+    def _read(self, episodes: Sequence[Episode]) -> list[Told]:
         store = self._store.episodes
         return [
-            _Told(
+            Told(
                 episode=one,
                 calls=store.call_texts(one.id),
                 feedback=store.feedback(one.id),
@@ -240,69 +188,6 @@ class Intake:
             )
             for one in episodes
         ]
-
-    async def _work_out(self, told: "_Told") -> Digest:
-        episode = told.episode
-        task = main_line(told.calls)  # a title's or a sub-agent's answer is not the task's
-        answered = answered_of(task)
-        if episode.source is EpisodeSource.PRACTICE:  # graded by its task, which knows how
-            grades = [grade for grade in told.grades if grade.kind is GradeKind.CHECK]
-        else:
-            grades = await self._check(episode, answered[-1]) if answered else []
-            grades += read_reactions(task)
-        grades += grade_feedback(told.feedback)
-        deciding = [grade for grade in grades if grade.kind is not GradeKind.REACTION]
-        answer_id = answered[-1].id if answered else None
-        judged = [
-            grade
-            for grade in told.grades
-            if grade.kind is GradeKind.JUDGE and grade.evidence.get("call_id") in {None, answer_id}
-        ]
-        return Digest(
-            episode=episode,
-            grades=grades,
-            outcome=merge([*grades, *judged], trust=self._trust, skill_id=episode.skill_id),
-            task=self._task_of(episode, answered, told.feedback),
-            answer_id=answer_id,
-            is_to_judge=bool(answered) and self._wants_judge(episode, deciding),
-        )
-
-    async def _check(self, episode: Episode, call: Call) -> list[Grade]:
-        """Return the check's grade of the last answer, where there is something to check."""
-        if episode.reference is None and episode.grader is None:
-            return []
-        name = episode.grader or DEFAULT_GRADER
-        if name == JUDGE:
-            return []
-        answer = Answer(
-            messages=call.request.get("messages", ()),
-            message=call.message or {},
-            reference=episode.reference,
-        )
-        try:
-            return [await self._grader_of(name).grade(answer)]
-        except Exception as error:  # one bad episode must not stop the others
-            log.exception("grading episode %s failed", episode.id)
-            reason = f"{type(error).__name__}: {error}"
-            kind = GradeKind.CHECK
-            return [Grade(kind=kind, grader=name, version="?", value=None, unscored_reason=reason)]
-
-    def _task_of(
-        self, episode: Episode, answered: Sequence[Call], feedback: Sequence[Feedback]
-    ) -> TaskSpec | None:
-        if len(answered) != 1 or not episode.learn:
-            return None
-        return task_specs.from_episode(
-            episode,
-            answered[0].request,
-            correction=newest_correction(feedback),
-            config=self._config,
-        )
-
-
-def answered_of(calls: Sequence[Call]) -> list[Call]:
-    """Return the calls of a task that have a whole answer; the last one's is graded."""
-    return [call for call in calls if call.status is CallStatus.OK and call.message]
 
 
 def _asked(episode: Episode, calls: Sequence[Call]) -> Sequence[str]:

@@ -25,7 +25,8 @@ from learner.gate import (
     bootstrap_interval,
     sign_flip_chances,
 )
-from learner.live_groups import LiveGroups, Weighed
+from learner.live_groups import LiveGroups
+from learner.live_record import Weighed
 from learner.rows import SkipReason
 from memory.errors import DenizenError
 from memory.types import Cycle

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import sqlite_utils
 
-from memory import vectors
+from memory import vector_file
 from memory.embed import Vector
 from memory.errors import StoreError
 from memory.schema import migrations
@@ -99,8 +99,8 @@ def look_into(file: Path, *, embedder_id: str) -> RecordCheckup | None:
             orphans=Counter(table for table, *_ in db.execute("PRAGMA foreign_key_check")),
             num_vectors=usable,
             without_vector=without,
-            cache_problem=vectors.file_problem(
-                file.with_name(vectors.FILE_NAME),
+            cache_problem=vector_file.problem(
+                file.with_name(vector_file.FILE_NAME),
                 database=identity,
                 embedder=embedder_id,
                 newest_id=newest,

@@ -4,53 +4,33 @@ import asyncio
 import copy
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from memory import call_rows, rows
+from memory.call_finder import CallFinder
 from memory.database import Database, Transaction
 from memory.errors import NotFoundError, StoreError
+from memory.grade_rows import outcome_of, reopen
 from memory.group_write import GroupWrite, Kept
 from memory.journal import Journal
 from memory.recording import CHAIN, Answered, CallKeys, Recording, read_spelled, spell
 from memory.tenants import EVERYTHING, Sight
 from memory.types import (
     Call,
-    CallStatus,
     Episode,
     Feedback,
     Grade,
-    GradeKind,
     Outcome,
-    utc_now,
 )
 
 log = logging.getLogger(__name__)
-RECORDED_COLUMNS = """id AS call_id, episode_id, parent_id, chain_key AS answer,
-    system_key AS system, status, created_at, EXISTS (
-        SELECT 1 FROM calls AS child WHERE child.parent_id = calls.id
-        AND child.edge IN ('continuation', 'rerendered', 'fork', 'compaction')) AS is_continued"""
 OUTCOME_COLUMNS = "outcome_value, outcome_provenance, outcome_num_grades, outcome_unscored_reason"
 LIST_COLUMNS = f"""id, created_at, source, task_text, task_key, skill_id AS skill, session,
     tenant, withheld, cycle_id, {OUTCOME_COLUMNS},
     (SELECT COUNT(*) FROM calls WHERE episode_id = episodes.id) AS num_calls,
     (SELECT adapter FROM calls WHERE episode_id = episodes.id
         ORDER BY rowid DESC LIMIT 1) AS adapter"""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Recorded:
-    """A call that was found by one of its keys."""
-
-    call_id: str
-    episode_id: str
-    parent_id: str | None
-    answer: str | None
-    system: str | None
-    status: CallStatus
-    created_at: datetime
-    is_continued: bool
 
 
 class EpisodeStore:
@@ -69,6 +49,7 @@ class EpisodeStore:
         self._db = database
         self._recording = recording
         self.incoming = GroupWrite(database, self._recording.record, journal=journal, spell=spell)
+        self.finder = CallFinder(database)
         self._sight = EVERYTHING
         if journal is not None:
             self._take_up(journal)
@@ -170,64 +151,12 @@ class EpisodeStore:
             return None if row["recalled"] is None else dict(rows.loads(row["recalled"]))
         return None
 
-    def recorded(self, call_id: str) -> Recorded:
-        """Return one call as those that are found by a key.
-
-        Raises:
-            NotFoundError: there is none of this id.
-        """
-        found = self._db.read(f"SELECT {RECORDED_COLUMNS} FROM calls WHERE id = ?", (call_id,))
-        if not found:
-            raise NotFoundError(f"there is no completion {call_id!r}", param="completion_id")
-        return rows.decode(Recorded, found[0])
-
-    def find_answered(self, keys: Sequence[str], *, limit: int) -> list[Recorded]:
-        """Return the calls whose conversation up to the answer has one of the keys, newest first.
-
-        No key, no query.
-        """
-        if not keys:
-            return []
-        marks = ", ".join("?" * len(keys))
-        sql = f"""SELECT {RECORDED_COLUMNS} FROM calls WHERE chain_key IN ({marks})
-            ORDER BY rowid DESC LIMIT ?"""
-        return [rows.decode(Recorded, row) for row in self._db.read(sql, (*keys, limit))]
-
-    def find_requested(self, key: str, *, limit: int) -> list[Recorded]:
-        """Return the newest attempts at a request, newest first."""
-        sql = f"""SELECT {RECORDED_COLUMNS} FROM calls WHERE request_key = ?
-            ORDER BY rowid DESC LIMIT ?"""
-        return [rows.decode(Recorded, row) for row in self._db.read(sql, (key, limit))]
-
-    def newest_failure(self, limit: int) -> datetime | None:
-        """Return when the last of the newest calls was asked that did not end well."""
-        sql = """SELECT created_at FROM
-            (SELECT status, created_at FROM calls ORDER BY rowid DESC LIMIT ?)
-            WHERE status != 'ok' LIMIT 1"""
-        found = self._db.read(sql, (limit,))
-        return datetime.fromisoformat(found[0]["created_at"]) if found else None
-
-    def newest_quotes(self, limit: int) -> list[dict[str, Any]]:
-        """Return what may be quoted of the newest calls, oldest first, with whose they are."""
-        sql = """SELECT calls.id, episode_id, calls.session, user, tenant, system_key, edge,
-            calls.created_at, quotes FROM calls JOIN episodes ON episodes.id = episode_id
-            WHERE calls.rowid IN (SELECT rowid FROM calls WHERE quotes IS NOT NULL
-                ORDER BY rowid DESC LIMIT ?) ORDER BY calls.rowid"""
-        return [row | {"quotes": rows.loads(row["quotes"])} for row in self._db.read(sql, (limit,))]
-
     def session_episode(self, session: str, *, user: str | None = None) -> str | None:
         """Return the newest episode of a named session; with a user, the newest of theirs."""
         sql = f"""SELECT id FROM episodes WHERE session = ?1 AND user IS COALESCE(?2, user)
             AND {self._sight.clause} ORDER BY id DESC LIMIT 1"""
         found = self._db.read(sql, (session, user))
         return str(found[0]["id"]) if found else None
-
-    def last_adapter(self, episode_id: str, *, asked_model: str) -> str | None:
-        """Return what answered the episode's newest call of a model name; errors do not count."""
-        sql = """SELECT adapter FROM calls WHERE episode_id = ? AND status != 'error'
-            AND json_extract(request, '$.model') = ? ORDER BY rowid DESC LIMIT 1"""
-        found = self._db.read(sql, (episode_id, asked_model))
-        return str(found[0]["adapter"]) if found else None
 
     def calls(self, episode_id: str, *, limit: int | None = None) -> list[Call]:
         """Return the episode's calls, oldest first; with a limit, the oldest of them."""
@@ -314,7 +243,7 @@ class EpisodeStore:
                 if feedback.repeats(last):
                     return last
             rows.insert(db, "feedback", rows.encode(feedback))
-            _reopen(db, feedback.episode_id)
+            reopen(db, feedback.episode_id)
             return feedback
 
         return await self._db.write_async(write)
@@ -374,83 +303,6 @@ class EpisodeStore:
                 AND outcome_value IS NOT NULL AND {seen}) AS graded,
             (SELECT COUNT(*) FROM feedback WHERE {theirs}) AS feedback"""
         return self._db.read(sql)[0]
-
-
-def set_grades(
-    db: Transaction, episode: Episode, grades: Sequence[Grade], outcome: Outcome
-) -> None:
-    """Put grades and the outcome in force; runs inside a write. Old grades stay as history.
-
-    A grade that says what one in force says is left as it stands, so that the history holds changes
-    only. A judge's grade stays in force, whether it is among these or not, until the judge has
-    another. The episode counts as digested up to the revision that was read; what came since keeps
-    it open.
-    """
-    now = rows.encode_value(utc_now())
-    new = [rows.encode(grade) for grade in grades]
-    sql = "SELECT * FROM grades WHERE episode_id = ? AND superseded_at IS NULL"
-    for row in list(db.query(sql, (episode.id,))):
-        same = next((one for one in new if one.items() <= row.items()), None)
-        if same is not None:
-            new.remove(same)
-        elif row["kind"] != GradeKind.JUDGE:
-            db.execute("UPDATE grades SET superseded_at = ? WHERE id = ?", (now, row["id"]))
-    for one in new:
-        rows.insert(db, "grades", one | {"episode_id": episode.id, "created_at": now})
-    values = (outcome.value, outcome.provenance, outcome.num_grades, outcome.unscored_reason)
-    db.execute(
-        """UPDATE episodes SET outcome_value = ?, outcome_provenance = ?, outcome_num_grades = ?,
-            outcome_unscored_reason = ?, digested_revision = ? WHERE id = ?""",
-        (*values, episode.revision, episode.id),
-    )
-
-
-def set_judged(db: Transaction, episode_id: str, grade: Grade) -> None:
-    """Put a judge's grade in the place of its earlier one, and open the episode for merging again.
-
-    Runs inside a write. An episode that went meanwhile is left alone.
-    """
-    if not list(db.query("SELECT 1 FROM episodes WHERE id = ?", (episode_id,))):
-        return
-    now = rows.encode_value(utc_now())
-    db.execute(
-        """UPDATE grades SET superseded_at = ? WHERE episode_id = ? AND superseded_at IS NULL
-            AND kind = ? AND grader = ?""",
-        (now, episode_id, grade.kind, grade.grader),
-    )
-    _insert_grade(db, episode_id, grade, now)
-    _reopen(db, episode_id)
-
-
-def retire_judged(db: Transaction, episode_id: str, call_id: str) -> None:
-    """Supersede what judges said of other answers than the last one; inside a write."""
-    db.execute(
-        """UPDATE grades SET superseded_at = ? WHERE episode_id = ? AND superseded_at IS NULL
-            AND kind = 'judge' AND json_extract(evidence, '$.call_id') != ?""",
-        (rows.encode_value(utc_now()), episode_id, call_id),
-    )
-
-
-def _insert_grade(db: Transaction, episode_id: str, grade: Grade, now: str) -> None:
-    row = rows.encode(grade) | {"episode_id": episode_id, "created_at": now}
-    rows.insert(db, "grades", row)
-
-
-def _reopen(db: Transaction, episode_id: str) -> None:
-    db.execute("UPDATE episodes SET revision = revision + 1 WHERE id = ?", (episode_id,))
-
-
-def outcome_of(row: dict[str, Any]) -> Outcome | None:
-    """Read the outcome columns of an episode's row; None while nothing has been graded."""
-    if row["outcome_num_grades"] is None:
-        return None
-    provenance = row["outcome_provenance"]
-    return Outcome(
-        value=row["outcome_value"],
-        provenance=None if provenance is None else GradeKind(provenance),
-        num_grades=row["outcome_num_grades"],
-        unscored_reason=row["outcome_unscored_reason"],
-    )
 
 
 def _as_bool(value: int | None) -> bool | None:

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 from memory import call_rows, rows
 from memory.database import Database, Transaction
-from memory.episode_store import outcome_of, set_grades
+from memory.grade_rows import outcome_of, set_grades
 from memory.recording import Answered, Recording
 from memory.task_store import note_practice
 from memory.types import Call, CycleStage, Episode, Grade, Outcome

@@ -21,6 +21,7 @@ from agent.http_server import listen
 from agent.policy import PolicyClient
 from memory.embed import Embedding
 from service import Service
+from service.parts import Parts
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 
@@ -82,13 +83,18 @@ class ServiceThread:
         assert not self._thread.is_alive(), "the service did not stop"
 
     @property
+    def parts(self) -> Parts:
+        """What the service is made of."""
+        return self.service.parts
+
+    @property
     def model_dir(self) -> Path:
         """The packaged model of a service that started its own engine."""
         return self.service.home / "models" / "smollm2-135m-instruct"
 
     def engine_client(self) -> PolicyClient:
         """Return a client of the engine that the service started."""
-        engine = self.service.engine
+        engine = self.service.engines.child
         assert engine is not None
         return PolicyClient(engine.url, engine.api_key)
 

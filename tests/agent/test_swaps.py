@@ -105,7 +105,7 @@ async def test_64_streams_through_1000_promotes_and_rollbacks(engine, tmp_path):
             moved = await move_about(http, versions)
             chats.is_over = True
             await asyncio.gather(*talking)
-        moves = service.service.store.versions.moves()
+        moves = service.parts.store.versions.moves()
     assert chats.failures == []
     assert moved.total() == NUM_MOVES == len(moves)
     assert min(moved["promote"], moved["rollback"]) > 0.45 * NUM_MOVES

@@ -6,7 +6,7 @@ from typing import Any
 from graders.outcome import merge
 from graders.types import Answer
 from memory.database import Transaction
-from memory.episode_store import set_grades
+from memory.grade_rows import set_grades
 from memory.skill_writes import save_skill
 from memory.store import Store
 from memory.types import Grade, GradeKind, task_text

@@ -4,7 +4,7 @@ from graders.calibration import TrustConfig
 from graders.canaries import Canary
 from graders.outcome import merge as merged
 from graders.trust import JudgeTrust
-from memory.episode_store import set_grades
+from memory.grade_rows import set_grades
 from memory.judge_evidence import Probe
 from memory.retention import delete_episodes
 from memory.skill_writes import merge

@@ -4,7 +4,8 @@ from typing import Any
 import pytest
 
 from learner.curriculum import LearnerConfig
-from learner.live_groups import is_heldout, turns_of, weigh
+from learner.live_groups import turns_of
+from learner.live_record import is_heldout, weigh
 from learner.rows import SkipReason
 from learner.sources import StepPlan
 from memory.graded_episodes import GradedEpisode

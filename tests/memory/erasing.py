@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 
 from memory.database import Transaction
-from memory.episode_store import set_grades
 from memory.eraser import Eraser
 from memory.erasure_scope import Scope
+from memory.grade_rows import set_grades
 from memory.recording import CallKeys
 from memory.store import Store
 from memory.task_store import add_task

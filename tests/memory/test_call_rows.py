@@ -97,7 +97,7 @@ async def test_what_is_repeated_is_not_stored_again(store):
 
 async def test_short_values_stay_where_they_can_be_asked_for_in_sql(store):
     await record(store, *conversation(3))
-    assert store.episodes.last_adapter("ep_1", asked_model="denizen") == "base"
+    assert store.episodes.finder.last_adapter("ep_1", asked_model="denizen") == "base"
 
 
 async def test_an_answer_given_back_with_other_keys_is_not_stored_again(store):

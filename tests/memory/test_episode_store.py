@@ -1,11 +1,11 @@
 import asyncio
-import dataclasses
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from memory.errors import NotFoundError
+from memory.grade_rows import set_grades
 from memory.recording import CallKeys
 from memory.types import CallStatus, Edge, EpisodeSource, Feedback, Grade, GradeKind, Outcome
 from tests import records
@@ -110,28 +110,31 @@ async def test_calls_are_found_by_their_conversation_and_say_whether_they_were_c
     await store.episodes.record(records.episode(), [records.call()], keys)
     later = records.call(id="chatcmpl-2", parent_id="chatcmpl-1", edge=Edge.CONTINUATION)
     await store.episodes.record(records.episode(), [later], keys)
-    found = store.episodes.find_answered(["missing", "k"], limit=9)
+    found = store.episodes.finder.find_answered(["missing", "k"], limit=9)
     assert [(one.call_id, one.is_continued) for one in found] == [
         ("chatcmpl-2", False),
         ("chatcmpl-1", True),
     ]
     assert found[0].system == "s"
-    assert store.episodes.find_answered([], limit=9) == []
+    assert store.episodes.finder.find_answered([], limit=9) == []
 
 
 async def test_a_side_call_continues_nothing(store):
     await store.episodes.record(records.episode(), [records.call()], [CallKeys(answer="k")])
     title = records.call(id="chatcmpl-2", parent_id="chatcmpl-1", edge=Edge.SIDE_CALL)
     await store.episodes.record(records.episode(), [title], [None])
-    assert not store.episodes.find_answered(["k"], limit=9)[-1].is_continued
+    assert not store.episodes.finder.find_answered(["k"], limit=9)[-1].is_continued
 
 
 async def test_attempts_at_a_request_are_found_newest_first(store):
     for number in (1, 2):
         call = records.call(id=f"c{number}", status=CallStatus.ERROR)
         await store.episodes.record(records.episode(), [call], [CallKeys(request="r")])
-    assert [one.call_id for one in store.episodes.find_requested("r", limit=9)] == ["c2", "c1"]
-    assert store.episodes.find_requested("other", limit=9) == []
+    assert [one.call_id for one in store.episodes.finder.find_requested("r", limit=9)] == [
+        "c2",
+        "c1",
+    ]
+    assert store.episodes.finder.find_requested("other", limit=9) == []
 
 
 async def test_pages_follow_each_other_without_gap_or_repeat(store):
@@ -177,6 +180,4 @@ def test_not_learnable_says_why():
 
 
 def _grade(db, episode, value: float = 1.0) -> None:
-    from memory.episode_store import set_grades
-
-    set_grades(db, dataclasses.replace(episode), [grade(value)], outcome(value))
+    set_grades(db, episode, [grade(value)], outcome(value))

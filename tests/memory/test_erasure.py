@@ -2,9 +2,9 @@
 
 import pytest
 
-from memory.episode_store import set_grades
 from memory.erasure_scope import Scope
 from memory.errors import InvalidRequestError, NotFoundError
+from memory.grade_rows import set_grades
 from memory.types import Grade, GradeKind, Outcome
 from tests.records import call, episode
 

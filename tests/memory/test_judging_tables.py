@@ -3,8 +3,8 @@
 import pytest
 
 from memory import judge_queue
-from memory.episode_store import set_grades, set_judged
 from memory.errors import ConflictError
+from memory.grade_rows import set_grades, set_judged
 from memory.judge_queue import JudgeQueue, Waiting
 from memory.rubric_store import RubricStore
 from memory.types import Grade, GradeKind, Outcome, SkillPolicy

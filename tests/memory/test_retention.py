@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from memory.database import MemoryConfig
-from memory.episode_store import set_grades
 from memory.errors import StoreError
+from memory.grade_rows import set_grades
 from memory.retention import Retention
 from memory.skill_writes import set_vector
 from memory.store import Store

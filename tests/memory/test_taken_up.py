@@ -65,7 +65,9 @@ async def test_what_was_safe_is_recorded_by_the_next_process_as_it_was(killed):
     assert [*found.prompt_token_ids] == [1, 9, 8]
     assert [*found.sampler_logprobs] == [pytest.approx(-0.41), None]
     assert store.episodes.get(given.episode_id).reference == "12"
-    assert [one.call_id for one in store.episodes.find_answered(["a" * 32], limit=9)] == [given.id]
+    assert [one.call_id for one in store.episodes.finder.find_answered(["a" * 32], limit=9)] == [
+        given.id
+    ]
     store.close()
 
 

@@ -24,7 +24,7 @@ def test_an_error_in_the_program_is_told_in_the_form_of_the_dialect(service, mon
     def broken(*_):
         raise RuntimeError("a mistake with a secret in it")
 
-    monkeypatch.setattr(service.service.gateway, "_open", broken)
+    monkeypatch.setattr(service.parts.gateway, "_open", broken)
     response = service.http.post(CHAT, json=ask("x"))
     assert response.status_code == 500
     assert response.json()["error"]["message"] == "an internal error; the service's log says more"
@@ -35,7 +35,7 @@ def test_a_place_that_cannot_be_found_is_told(service, monkeypatch, stream):
     def unreadable(*_):
         raise StoreError("cannot read the database")
 
-    monkeypatch.setattr(service.service.gateway._placement, "place_of", unreadable)
+    monkeypatch.setattr(service.parts.gateway._placement, "place_of", unreadable)
     response = service.http.post(CHAT, json=ask("x", stream=stream))
     assert response.status_code == 500
     assert "cannot read" in response.json()["error"]["message"]

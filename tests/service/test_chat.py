@@ -207,7 +207,7 @@ def test_what_the_engine_refuses_about_the_request_reaches_the_client(service, e
 
 
 def test_a_full_disk_breaks_no_answer_and_is_shown(service, tmp_path):
-    database = service.service.store.database
+    database = service.parts.store.database
     database.write(lambda db: db.execute("PRAGMA max_page_count = 1"))
     answers = [service.http.post("/v1/chat/completions", json=ask("x " * 5000)) for _ in range(3)]
     assert {response.status_code for response in answers} == {200}

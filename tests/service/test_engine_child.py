@@ -12,8 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-import service as service_module
-from agent import preflight
+from agent import engines, preflight
 from tests.agent.stand_in import StandIn, pid_of_child
 from tests.running import REPOSITORY, ServiceThread, ask, wait_until
 from tests.service.versions import chat, go_live, is_answer_of, live, make_version
@@ -33,7 +32,7 @@ with FakeEngine(port={{port}}, api_key=key, vocab_size={VOCAB_SIZE}, max_loras=4
 def service(tiny_model, tmp_path, monkeypatch) -> Iterator[ServiceThread]:
     monkeypatch.chdir(REPOSITORY)
     monkeypatch.setattr(preflight, "check", lambda config, model: [])
-    monkeypatch.setattr(service_module, "VllmProcess", StandIn)
+    monkeypatch.setattr(engines, "VllmProcess", StandIn)
     monkeypatch.setattr(StandIn, "program", ("-c", SLOW_ENGINE))
     sections = {"engine": {"model": str(tiny_model)}, "learner": {"enabled": False}}
     with ServiceThread(tmp_path, None, sections) as service:
@@ -41,7 +40,7 @@ def service(tiny_model, tmp_path, monkeypatch) -> Iterator[ServiceThread]:
 
 
 def kill_engine(service: ServiceThread) -> None:
-    engine = service.service.engine
+    engine = service.service.engines.child
     assert engine is not None
     os.kill(pid_of_child(engine), signal.SIGKILL)
 

@@ -151,7 +151,7 @@ def test_an_erasure_that_was_cut_short_is_finished_at_the_next_start(engine, tmp
     with ServiceThread(tmp_path, engine.url) as service:
         answer = service.http.post("/v1/chat/completions", json=ask(f"one {PLANTED}"))
         episode_id = answer.headers["x-denizen-episode-id"]
-        erasure = service.service.eraser.erasure
+        erasure = service.parts.eraser.erasure
 
         async def begin() -> None:
             erased = await erasure.begin(Scope(episode=episode_id), actor="test")
@@ -184,7 +184,7 @@ def test_versions_that_learned_from_what_was_erased_are_shown(service):
     """A tainted version cannot become live any more; what holds nothing of it is named."""
     first = service.http.post("/v1/chat/completions", json=ask("hi"))
     episode_id = first.headers["x-denizen-episode-id"]
-    versions = service.service.store.versions
+    versions = service.parts.store.versions
     versions.add(version(1), [episode_id])
     versions.add(version(2, sha256="c" * 64), [])
     told = service.http.delete(f"/v1/episodes/{episode_id}").json()

@@ -53,7 +53,7 @@ def newest_episode(service: ServiceThread) -> dict[str, Any]:
 
 def digested_outcome(service: ServiceThread) -> Any:
     """Return the outcome of the newest episode once it has been graded, if it is at all."""
-    episodes, id = service.service.store.episodes, newest_episode(service)["id"]
+    episodes, id = service.parts.store.episodes, newest_episode(service)["id"]
 
     def is_digested() -> bool:
         row = episodes.get(id)

@@ -148,7 +148,7 @@ def test_a_folder_of_another_denizen_comes_in_and_a_changed_one_does_not(
 
         response = changed(lambda folder: change_config(folder, lora_alpha=64))
         refused(second, response, "alpha is expected as 4, found 64")
-        ours = second.service.fit.base_digest
+        ours = second.parts.fit.base_digest
         refused(second, changed(other_base), "base_digest", f"expected as {ours}", "found 000")
         response = changed(lambda folder: change_weights(folder, lambda t: t.popitem()))
         refused(second, response, "expected lora_A and lora_B of", "found only")
@@ -268,7 +268,7 @@ def test_an_import_needs_an_admin_and_may_be_larger_than_other_bodies(engine, ti
         assert upload(service.http, folder).status_code == 403
         service.http.headers["authorization"] = "Bearer admin-key"
         assert upload(service.http, folder).status_code == 201
-        limit = service.service.fit.max_upload_bytes
+        limit = service.parts.fit.max_upload_bytes
         too_large = b"x" * (limit + 1)
         multipart = {"content-type": "multipart/form-data; boundary=b"}
         for content in (too_large, iter([too_large[:limit], b"xx"])):

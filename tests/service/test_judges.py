@@ -12,8 +12,8 @@ import httpx
 import pytest
 from pydantic import SecretStr
 
-import service as service_module
 from agent import admission
+from service import jobs, parts
 from tests.fake_engine import FakeEngine
 from tests.running import ServiceThread, ask, wait_until
 from tests.service.quick_training import QuickTraining
@@ -43,7 +43,7 @@ def judging(score: int) -> Callable[[str, Sequence[Mapping[str, Any]]], str]:
 def no_rest(monkeypatch: pytest.MonkeyPatch) -> None:
     """Judge as soon as an answer has ended, and only what these tests give to judge."""
     monkeypatch.setattr(admission, "BUSY_FOR_S", 0.0)
-    monkeypatch.setattr(service_module, "TRUST_INTERVAL_S", 3_600.0)
+    monkeypatch.setattr(jobs, "TRUST_INTERVAL_S", 3_600.0)
 
 
 @pytest.fixture
@@ -181,7 +181,7 @@ def test_a_teacher_by_url_judges_and_its_key_is_kept_nowhere(engine, teacher, tm
 def test_p_48_a_judge_that_hangs_stops_neither_chat_nor_learning_from_others(
     tiny_model, teacher, tmp_path, monkeypatch
 ) -> None:
-    monkeypatch.setattr(service_module, "TrainingProcess", QuickTraining)
+    monkeypatch.setattr(parts, "TrainingProcess", QuickTraining)
     teacher.control(hangs=True, delay_s=3_600.0)
     graders = {"judge": "all", "deadline_s": 3_600.0}
     one_step = LEARNER | {"steps_per_cycle": 1}
@@ -334,5 +334,5 @@ def test_an_episode_that_is_erased_while_it_is_judged_leaves_no_trace(
         go.set()
         wait_until(lambda: status(service)["under_way"] == 0)
         assert status(service)["waiting"] == 0
-        rows = service.service.store.database.read("SELECT COUNT(*) AS n FROM grades")
+        rows = service.parts.store.database.read("SELECT COUNT(*) AS n FROM grades")
         assert rows == [{"n": 0}]

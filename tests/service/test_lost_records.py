@@ -16,7 +16,7 @@ def dropped(service: ServiceThread) -> float:
 
 
 def test_what_cannot_be_written_is_said_and_comes_once_after_the_repair(service):
-    database = service.service.store.database
+    database = service.parts.store.database
     assert service.http.post(CHAT, json=ask("before")).status_code == 200
     already = dropped(service)
     database.write(lambda db: db.execute("PRAGMA max_page_count = 1"))
@@ -38,7 +38,7 @@ def test_what_cannot_be_written_is_said_and_comes_once_after_the_repair(service)
 def test_what_is_not_kept_is_counted_and_shown(service, monkeypatch):
     already = dropped(service)
     monkeypatch.setattr(journal, "MAX_ENTRY_BYTES", 0)  # it has to wait for its commit
-    database = service.service.store.database
+    database = service.parts.store.database
     database.write(lambda db: db.execute("PRAGMA max_page_count = 1"))
     assert service.http.post(CHAT, json=ask("x " * 5000)).status_code == 200
     assert dropped(service) == already + 1
@@ -84,7 +84,7 @@ def test_a_record_that_cannot_be_written_for_an_unforeseen_reason_is_counted_wit
 
 
 def test_a_record_that_cannot_even_be_begun_leaves_nothing_running(service, monkeypatch):
-    placement = service.service.gateway._placement
+    placement = service.parts.gateway._placement
 
     def broken(*arguments: object) -> None:
         raise TypeError("a text that cannot be cleaned")
@@ -92,4 +92,4 @@ def test_a_record_that_cannot_even_be_begun_leaves_nothing_running(service, monk
     monkeypatch.setattr(placement._privacy, "kept", broken)
     assert service.http.post(CHAT, json=ask("lost")).status_code == 500
     assert not placement._running._places
-    assert not service.service.gateway._background
+    assert not service.parts.recorder._background

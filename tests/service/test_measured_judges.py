@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-import service as service_module
+from service import jobs, parts
 from tests.fake_engine import FakeEngine
 from tests.running import ServiceThread, wait_until
 from tests.service.quick_training import QuickTraining
@@ -56,9 +56,9 @@ def judge(*, knows: bool) -> Callable[[str, Sequence[Mapping[str, Any]]], str]:
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Train in no time, and measure judges when a test says so."""
-    monkeypatch.setattr(service_module, "TrainingProcess", QuickTraining)
-    monkeypatch.setattr(service_module, "TRUST_INTERVAL_S", 3_600.0)
-    monkeypatch.setattr(service_module, "PROBE_INTERVAL_S", 3_600.0)
+    monkeypatch.setattr(parts, "TrainingProcess", QuickTraining)
+    monkeypatch.setattr(jobs, "TRUST_INTERVAL_S", 3_600.0)
+    monkeypatch.setattr(jobs, "PROBE_INTERVAL_S", 3_600.0)
 
 
 @pytest.fixture
@@ -81,9 +81,9 @@ def do(service: ServiceThread, job: Coroutine[Any, Any, Any]) -> None:
 
 def measure(service: ServiceThread) -> None:
     """Have the judge look at answers of known worth, and decide by them."""
-    do(service, service.service.judges.measure())
+    do(service, service.parts.judges.measure())
     wait_until(lambda: status(service)["waiting"] == status(service)["under_way"] == 0)
-    do(service, service.service.judges.measure())
+    do(service, service.parts.judges.measure())
 
 
 def ask_for_products(service: ServiceThread, **metadata: Any) -> list[str]:
@@ -116,8 +116,8 @@ def test_a_judge_that_agrees_with_the_checks_teaches_what_no_check_can_grade(
         assert not any(judged(service, one) for one in checked)
 
         measure(service)
-        do(service, service.service.judges.probe())
-        do(service, service.service.judges.measure())
+        do(service, service.parts.judges.probe())
+        do(service, service.parts.judges.measure())
         assert all(judged(service, one) for one in checked)
         [standing] = service.http.get("/v1/status").json()["judges"]
         assert (standing["num_pairs"], standing["is_trusted"]) == (len(checked), True)

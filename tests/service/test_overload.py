@@ -37,13 +37,13 @@ def test_overload_is_answered_at_once_and_every_answer_is_recorded(service, engi
 def test_a_writer_that_stands_still_holds_answers_back_and_refuses_the_next(service, monkeypatch):
     monkeypatch.setattr(group_write, "MAX_AHEAD", 2)
     let_go = threading.Event()
-    service.service.store.database.submit(lambda db: let_go.wait(10))
+    service.parts.store.database.submit(lambda db: let_go.wait(10))
     ahead = [service.http.post(CHAT, json=ask(f"ahead {n}")) for n in range(2)]
     assert [one.status_code for one in ahead] == [200, 200]  # the journal keeps them
     with ThreadPoolExecutor(4) as pool:
         waiting = [pool.submit(service.http.post, CHAT, json=ask(f"{n}")) for n in range(4)]
         try:
-            wait_until(lambda: service.service.in_flight.is_full)
+            wait_until(lambda: service.parts.in_flight.is_full)
             refused = service.http.post(CHAT, json=ask("one more"))
             assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
             assert not any(one.done() for one in waiting)  # no answer is out before it is safe
@@ -55,14 +55,14 @@ def test_a_writer_that_stands_still_holds_answers_back_and_refuses_the_next(serv
 
 def test_what_an_answer_that_is_not_in_the_file_yet_continues_waits_for_it(service):
     let_go = threading.Event()
-    service.service.store.database.submit(lambda db: let_go.wait(10))
+    service.parts.store.database.submit(lambda db: let_go.wait(10))
     first = service.http.post(CHAT, json=ask("first"))
     said = first.json()["choices"][0]["message"]
     body = ask("second")
     body["messages"] = [*ask("first")["messages"], said, *body["messages"]]
     with ThreadPoolExecutor(1) as pool:
         second = pool.submit(service.http.post, CHAT, json=body)
-        wait_until(lambda: service.service.in_flight.num == 1)
+        wait_until(lambda: service.parts.in_flight.num == 1)
         let_go.set()
         joined = second.result().headers["x-denizen-episode-id"]
     assert joined == first.headers["x-denizen-episode-id"]
@@ -74,5 +74,5 @@ def test_a_stream_counts_until_its_last_byte(service, engine):
     engine.control(stall_after_chunks=2)
     with service.http.stream("POST", CHAT, json=ask("stream", stream=True)) as stream:
         next(stream.iter_bytes())
-        assert service.service.in_flight.num == 1
-    wait_until(lambda: service.service.in_flight.num == 0, 2.0)
+        assert service.parts.in_flight.num == 1
+    wait_until(lambda: service.parts.in_flight.num == 0, 2.0)

@@ -197,7 +197,7 @@ async def test_seeded_requests_with_long_prompts_leave_the_engine_alive(real_ser
 
 def engine_processes(real_service: ServiceThread) -> list[psutil.Process]:
     """Return vLLM's server and what it started, without the leash above them."""
-    engine = real_service.service.engine
+    engine = real_service.service.engines.child
     assert engine is not None
     [server] = [
         process

@@ -68,7 +68,7 @@ def test_a_title_beside_an_answer_is_not_graded_in_its_place(service):
     service.http.get(f"/v1/episodes/{id}").raise_for_status()  # both answers are in the file
 
     def graded() -> bool:
-        row = service.service.store.episodes.get(id)
+        row = service.parts.store.episodes.get(id)
         return row.digested_revision == row.revision == 2
 
     wait_until(graded, 10)

@@ -10,7 +10,6 @@ import pytest
 
 from learner import intake
 from learner.intake import Intake
-from learner.tasks import TasksConfig
 from memory.embed import Embedding, EmbeddingError
 from tests import running
 from tests.running import ServiceThread, ask, wait_until
@@ -89,9 +88,9 @@ async def test_after_work_that_took_long_it_rests_no_longer_than_a_few_seconds(
     works = Intake(
         store=nothing,
         sorter=nothing,
-        grader_of=nothing,
-        config=TasksConfig(),
+        digestion=nothing,
         is_answering=lambda: True,
+        on_digested=nothing,
     )
     began = time.monotonic()
     await asyncio.wait_for(works._rest(100.0), 5)

@@ -12,7 +12,8 @@ import pytest
 
 from agent.capture import Capture
 from agent.dialects.chat import OpenAiReply
-from agent.policy import PolicyClient, parse_json
+from agent.engine_request import parse_json
+from agent.policy import PolicyClient
 from tests.fake_engine import FakeEngine
 from tests.running import ServiceThread
 from tests.service.streams import NAMES, QUESTION, TOOLS, RecordedStream, record

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-import service as service_module
 from learner import runner
 from learner.training_process import TrainingProcess
+from service import parts
 from tests.running import ServiceThread, wait_until
 from tests.service.test_learning import LEARNER, right_answer, tasks
 from tests.service.versions import chat, live
@@ -43,7 +43,7 @@ def dying(program: str) -> type[TrainingProcess]:
 def reason(request, monkeypatch) -> str:
     """Let every training process die; return what is to be said of it."""
     program, reason = request.param
-    monkeypatch.setattr(service_module, "TrainingProcess", dying(program))
+    monkeypatch.setattr(parts, "TrainingProcess", dying(program))
     monkeypatch.setattr(runner, "FIRST_PAUSE_S", PAUSE_S)
     return reason
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-import service as service_module
 from graders.outcome import merge
-from memory.episode_store import set_grades
+from memory.grade_rows import set_grades
 from memory.types import Grade, GradeKind
+from service import jobs
 from tests.running import ServiceThread, ask, wait_until
 
 CONFIG = {"graders": {"min_canaries": 0}}
@@ -19,7 +19,7 @@ CONFIG = {"graders": {"min_canaries": 0}}
 
 @pytest.fixture
 def service(engine, tmp_path, monkeypatch):
-    monkeypatch.setattr(service_module, "TRUST_INTERVAL_S", 3_600.0)  # see ``look_again``
+    monkeypatch.setattr(jobs, "TRUST_INTERVAL_S", 3_600.0)  # see ``look_again``
     with ServiceThread(tmp_path, engine.url, CONFIG) as service:
         yield service
 
@@ -27,7 +27,7 @@ def service(engine, tmp_path, monkeypatch):
 def judge(service: ServiceThread, episode_id: str, value: float) -> None:
     """Grade an episode as a judge does: beside the grades that are there."""
     episode(service, episode_id)  # it is in the file
-    store = service.service.store
+    store = service.parts.store
     grade = Grade(kind=GradeKind.JUDGE, grader="judge", version="1", value=value)
     its, there = store.episodes.get(episode_id), store.episodes.grades(episode_id)
     grades = [*there, grade]

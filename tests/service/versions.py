@@ -23,7 +23,7 @@ def make_version(service: ServiceThread, *, seed: int = 1) -> str:
         tensors[f"{prefix}.lora_B.weight"] = rng.random((HIDDEN, RANK), np.float32)
     with tempfile.TemporaryDirectory() as folder:
         write_adapter(Path(folder), tensors, adapter_config(target_modules=["q_proj"]))
-        registry = service.service.registry
+        registry = service.parts.registry
         sealed = registry.seal(Path(folder), parent="base", cycle_id=None, episode_ids=())
     return sealed.id
 
