@@ -33,6 +33,7 @@ import uvloop
 import settings as configuration
 from agent.base_model import base_digest
 from agent.http_server import listen
+from assembly import parts
 from bench import forked_worker
 from learner import runner
 from learner.adapter_files import verify
@@ -47,7 +48,7 @@ from memory.store import Store
 from memory.task_store import add_task
 from memory.types import Cycle, CycleState, Split, TaskSpec, task_id, utc_now
 from memory.version_store import BASE
-from service import Service, parts
+from service import Service
 from tests.fake_engine import FakeEngine
 from tests.running import HashEmbedder
 from tests.tiny_model import VOCAB_SIZE

@@ -19,9 +19,9 @@ import uvloop
 import settings as configuration
 from agent.http_server import listen
 from agent.policy import PolicyClient
+from assembly.parts import Parts
 from memory.embed import Embedding
 from service import Service
-from service.parts import Parts
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 

@@ -16,7 +16,8 @@ MAY_IMPORT = {
     "console": {"console"},
     "settings": {"agent", "learner", "graders", "memory"},
     "home": {"memory"},
-    "service": {"service", "home", "settings", "agent", "learner", "graders", "memory"},
+    "assembly": {"assembly", "settings", "agent", "learner", "graders", "memory"},
+    "service": {"assembly", "home", "settings", "agent", "learner", "graders", "memory"},
     "doctor": {"doctor", "home", "settings", "agent", "learner", "memory", "console"},
 }
 """memory <- graders <- learner, memory <- agent; agent and learner meet only at the top."""
@@ -57,7 +58,7 @@ def source_files() -> list[Path]:
     """Return every module of the packages, and those at the top."""
     packages = [name for name in MAY_IMPORT if (ROOT / name).is_dir()]
     found = [file for package in packages for file in sorted((ROOT / package).rglob("*.py"))]
-    return [*found, *(ROOT / f"{name}.py" for name in ("home", "settings"))]
+    return [*found, *(ROOT / f"{name}.py" for name in ("home", "service", "settings"))]
 
 
 def imported_modules(source: str) -> Iterator[str]:

@@ -13,7 +13,7 @@ import pytest
 from pydantic import SecretStr
 
 from agent import admission
-from service import jobs, parts
+from assembly import jobs, parts
 from tests.fake_engine import FakeEngine
 from tests.running import ServiceThread, ask, wait_until
 from tests.service.quick_training import QuickTraining

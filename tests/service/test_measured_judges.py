@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from service import jobs, parts
+from assembly import jobs, parts
 from tests.fake_engine import FakeEngine
 from tests.running import ServiceThread, wait_until
 from tests.service.quick_training import QuickTraining

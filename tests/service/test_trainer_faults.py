@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from assembly import parts
 from learner import runner
 from learner.training_process import TrainingProcess
-from service import parts
 from tests.running import ServiceThread, wait_until
 from tests.service.test_learning import LEARNER, right_answer, tasks
 from tests.service.versions import chat, live

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from assembly import jobs
 from graders.outcome import merge
 from memory.grade_rows import set_grades
 from memory.types import Grade, GradeKind
-from service import jobs
 from tests.running import ServiceThread, ask, wait_until
 
 CONFIG = {"graders": {"min_canaries": 0}}

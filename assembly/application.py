@@ -6,6 +6,8 @@ from starlette.types import ASGIApp
 from agent import routes as agent_routes
 from agent.access import AccessMiddleware
 from agent.admission import AdmissionMiddleware
+from assembly.parts import Parts
+from assembly.status import Status
 from graders import review_routes, rubric_routes
 from graders import routes as grader_routes
 from learner import adapter_routes, cycle_routes, task_routes
@@ -15,8 +17,6 @@ from learner.trees import rows_of_tree
 from memory import erase_routes
 from memory import routes as memory_routes
 from memory.http import answer_errors
-from service.parts import Parts
-from service.status import Status
 
 
 def application(parts: Parts, status: Status) -> ASGIApp:

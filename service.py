@@ -1,33 +1,49 @@
-"""The service: its parts are joined, started and stopped in order."""
+"""The service: its parts are joined, started and stopped in order, in one process over one home.
+
+``serve`` reads the settings, locks the home, takes the address and runs until a signal comes.
+"""
 
 import asyncio
 import logging
+import signal
 import socket
 import sys
+from contextlib import closing, suppress
 from pathlib import Path
+from typing import Any
 
+import uvloop
 from starlette.types import ASGIApp
 
 import home as house
+import settings as configuration
 from agent import garbage
 from agent.base_model import base_digest
 from agent.engines import Engines
-from agent.http_server import Server
+from agent.http_server import Server, listen
 from agent.policy import PolicyClient
 from agent.special_tokens import special_tokens
+from assembly import jobs
+from assembly.application import application
+from assembly.parts import Parts
+from assembly.status import Status
 from graders import catalog, functions
 from graders.unit_tests import unit_tests
 from learner.fit import Fit
+from memory.embedding_process import EmbeddingProcess
+from memory.errors import ConfigError, DenizenError
 from memory.fences import ControlTokens
 from memory.skills import Embedder
 from memory.store import Store
-from service import jobs
-from service.application import application
-from service.parts import Parts
-from service.status import Status
 from settings import Settings
 
+__all__ = ["ConfigError", "DenizenError", "Service", "serve"]
+
 log = logging.getLogger("denizen")
+
+SWITCH_INTERVAL_S = 0.0005
+"""How long a thread that sorts or grades may keep the interpreter from the one that answers.
+Python's own 5 ms is more than an answer takes in all."""
 
 
 class Service:
@@ -135,6 +151,45 @@ class Service:
         if not task.cancelled() and (error := task.exception()) is not None:
             log.critical("the service stops: a part of it failed", exc_info=error)
             self.request_stop()
+
+
+def serve(
+    *,
+    home: Path | None = None,
+    host: str | None = None,
+    port: int | None = None,
+    engine_urls: list[str] | None = None,
+) -> None:
+    """Run the service until it is told to stop. Arguments that are given win over the settings.
+
+    Raises:
+        ConfigError: a setting is wrong, the port is taken, or another service runs on this home.
+    """
+    home = house.find(home)
+    given: dict[str, dict[str, Any]] = {
+        "server": {"host": host, "port": port},
+        "engine": {"urls": engine_urls or None},
+    }
+    overrides = {
+        section: {key: value for key, value in values.items() if value is not None}
+        for section, values in given.items()
+    }
+    settings = configuration.load(home, overrides)
+    house.log_to(home, settings.server.log_level, [*settings.auth.all_keys, *settings.teacher.keys])
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    with house.lock(home), listen(settings.server.host, settings.server.port) as listener:
+        uvloop.run(_until_signalled(settings, home, listener))
+
+
+async def _until_signalled(settings: Settings, home: Path, listener: socket.socket) -> None:
+    with closing(EmbeddingProcess()) as embedder:
+        service = Service(settings, home, embedder)
+        running = asyncio.create_task(service.run(listener))
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, lambda: service.request_stop() or running.cancel())
+        with suppress(asyncio.CancelledError):  # told to stop while it was starting
+            await running
 
 
 def _say(line: str) -> None:

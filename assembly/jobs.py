@@ -6,8 +6,8 @@ from typing import Any
 
 from agent import garbage, metrics
 from agent.scheduler import Scheduler
+from assembly.parts import Parts
 from graders.pairing import RUNS_PER_HOUR
-from service.parts import Parts
 
 RETENTION_INTERVAL_S = 3_600.0
 VECTORS_INTERVAL_S = 300.0

@@ -7,11 +7,11 @@ from fastapi import Request
 from fastapi.responses import Response
 
 from agent.scheduler import Scheduler
+from assembly.parts import Parts
 from learner.coverage import Coverage
 from learner.curriculum import missing
 from memory.http import answer
 from memory.tenants import EVERYTHING, Sight, caller_of
-from service.parts import Parts
 
 
 class Status:

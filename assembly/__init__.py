@@ -1,0 +1,1 @@
+"""What the service is made of: parts, routes, jobs and status. No algorithm."""
