@@ -99,7 +99,7 @@ def forest_attention(q_KTRD: Tensor, k_KTD: Tensor, v_KTD: Tensor, layout: Layou
         layout: of the forest.
 
     Returns:
-        [K, T, R, D], in the inputs' type.
+        [T, K, R, D], in the inputs' type: what the next layer reads, and kept for both only once.
     """
     out: Tensor = _ForestAttention.apply(q_KTRD, k_KTD, v_KTD, layout)  # type: ignore[no-untyped-call]
     return out
@@ -127,15 +127,17 @@ class _ForestAttention(torch.autograd.Function):
                 part_BMD.view(K, -1, R, D),
                 part_sum_BM1.view(K, -1, R, 1),
             )
-        out = out_KTRD.to(q_KTRD.dtype)
-        ctx.save_for_backward(q_KTRD, k_KTD, v_KTD, out, sum_KTR1)
+        out_TKRD = q_KTRD.new_empty(q_KTRD.shape[1], K, R, D)
+        out_TKRD.copy_(out_KTRD.transpose(0, 1))
+        ctx.save_for_backward(q_KTRD, k_KTD, v_KTD, out_TKRD, sum_KTR1)
         ctx.layout = layout
-        return out
+        return out_TKRD
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, d_out_KTRD: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
-        q_KTRD, k_KTD, v_KTD, out_KTRD, sum_KTR1 = ctx.saved_tensors
+    def backward(ctx: Any, d_out_TKRD: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
+        q_KTRD, k_KTD, v_KTD, out_TKRD, sum_KTR1 = ctx.saved_tensors
+        d_out_KTRD, out_KTRD = d_out_TKRD.transpose(0, 1), out_TKRD.transpose(0, 1)
         K, _, R, D = q_KTRD.shape
         precise = sum_KTR1.dtype
         layout: Layout = ctx.layout
@@ -256,8 +258,8 @@ def _for_transformers(
     K = key_1KTD.shape[1]
     scale = D**-0.5 if scaling is None else scaling
     q_KTRD = (query_1HTD[0] * scale).view(K, H // K, T, D).transpose(1, 2)
-    out_KTRD = forest_attention(q_KTRD.contiguous(), key_1KTD[0], value_1KTD[0], forest)
-    return out_KTRD.transpose(0, 1).reshape(1, T, H, D), None
+    out_TKRD = forest_attention(q_KTRD.contiguous(), key_1KTD[0], value_1KTD[0], forest)
+    return out_TKRD.view(1, T, H, D), None
 
 
 AttentionInterface.register(NAME, _for_transformers)

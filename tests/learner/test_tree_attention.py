@@ -22,7 +22,7 @@ def masked_reference(q: Tensor, k: Tensor, v: Tensor, forest: Forest) -> Tensor:
             mask[place, list(path[: depth + 1])] = True
     scores = torch.einsum("ktrd,ksd->ktrs", q, k)
     weights = scores.masked_fill(~mask[None, :, None], -torch.inf).softmax(-1)
-    return torch.einsum("ktrs,ksd->ktrd", weights, v)
+    return torch.einsum("ktrs,ksd->tkrd", weights, v)
 
 
 def inputs(num_tokens: int, dtype: torch.dtype = torch.float64) -> list[Tensor]:
