@@ -1,20 +1,25 @@
 """Looks at skills again with all their texts in view: what to split, found, merge, and move.
 
-What came in one text at a time depends on the order; this does not, much. Pure functions of
-vectors: no id is made or lost here, and it knows nothing of how skills are stored. A skill that a
-person has said a word about is ``is_fixed``: others may join it, it stays whole. Skills of two
-policies have nothing to do with each other: no text changes from one to the other.
+What came in one text at a time depends on the order; this does not, much. Each skill is taken
+apart into texts that are plainly alike, and these are put together anew, wherever most speaks for
+it; only then is it asked which group is which skill. So what came under the wrong skill has no part
+in how the right one is found. A text of a skill that is like no others there or elsewhere is a
+stray, and may wait again.
+
+Pure functions of vectors: no id is made or lost here, and it knows nothing of how skills are
+stored. A skill that a person has said a word about is ``is_fixed``: others may join it, it stays
+whole. Skills of two policies have nothing to do with each other: no text changes from one to the
+other.
 
 What speaks for two groups being one kind, ``memory/kinship.py`` says: a little is enough for two
 texts, much is needed for two hundred, so kinds of three texts stay apart and families of a hundred
-stay whole. What is already one skill is split only where less speaks for it than makes one skill of
-two, so that nothing flickers.
+stay whole.
 
 Axes: ``N`` vectors, ``D`` dimensions, ``G`` groups.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,12 +30,6 @@ from memory.kinship import SAME_KIND, Means, required
 
 Vectors = NDArray[np.float32]
 
-HYSTERESIS = 0.1
-"""How much less evidence keeps the parts of one skill together than makes two skills one. What
-was joined wrongly stays the longer, the greater it is: with 0.3 small kinds lose 0.01 of V-measure
-in the calibration (with 12 voices; six orders)."""
-MOVE_MARGIN = 0.1
-"""How much nearer another skill must be before a text changes its own, as a cosine."""
 BLOCK = 256
 """Rows of distances held at once: all of 5,000 skills' would take 200 MB, several times over."""
 
@@ -67,18 +66,30 @@ class Regrouped:
     split_from: int | None = None  # where a new one's first texts were
     absorbs: Sequence[int] = ()  # skills that become part of it
     members: Sequence[tuple[int | None, int]] = ()  # (skill, or None: the pen; row there)
+    strays: Sequence[int] = ()  # rows of its own members that are like no others: they may wait
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class _Part:
-    """A group on its way."""
+    """Texts of one kind."""
 
-    skill_id: int | None
     rows: NDArray[np.int64]  # into all vectors
-    split_from: int | None = None
-    is_fixed: bool = False
+    fixed_as: int | None = None  # place of the fixed skill that it is
     policy: str | None = None  # None: of texts that waited, which may join any
-    absorbs: list[int] = field(default_factory=list)
+
+    @property
+    def is_fixed(self) -> bool:
+        """Say whether it has to stay whole."""
+        return self.fixed_as is not None
+
+
+@dataclass(frozen=True, slots=True)
+class _Share:
+    """How many texts of a skill are of one kind; both by their places."""
+
+    num: int
+    kind: int
+    skill: int
 
 
 def regroup(
@@ -95,63 +106,99 @@ def regroup(
     Returns:
         The groups; what waits on is in none.
     """
-    all_ND = np.concatenate([*(group.vectors_ND for group in groups), pen_ND])
-    origin: list[tuple[int | None, int]] = [
-        (group.skill_id, row) for group in groups for row in range(len(group.vectors_ND))
-    ]
-    origin += [(None, row) for row in range(len(pen_ND))]
-    enough = required(threshold)
-    parts = _split(groups, all_ND, min_size, threshold)
-    _settle(parts, all_ND)  # strays would draw the means of their skills together
-    left = [part for part in parts if not len(part.rows) and part.skill_id is not None]
-    parts = [part for part in parts if len(part.rows)]
-    waiting = np.arange(len(all_ND) - len(pen_ND), len(all_ND))
-    parts += [_Part(None, rows) for rows in _alike(all_ND, waiting, threshold)]
-    parts = _merge(parts, all_ND, enough)
-    parts = [part for part in parts if part.policy is not None or len(part.rows) >= min_size]
-    _settle(parts, all_ND)
-    parts = [
-        part for part in parts if part.skill_id is not None or _may_begin(part, waiting, min_size)
-    ]
-    return [
-        Regrouped(
-            skill_id=part.skill_id,
-            split_from=part.split_from,
-            absorbs=tuple(part.absorbs),
-            members=[origin[row] for row in part.rows],
+    vectors = [*(group.vectors_ND for group in groups), pen_ND]
+    sizes = [len(one) for one in vectors]
+    all_ND = np.concatenate(vectors)
+    home_N = np.repeat(np.arange(len(vectors)), sizes)  # the last is the pen
+    row_N = np.concatenate([np.arange(size) for size in sizes])
+    parts = _merge(_atoms(groups, all_ND, home_N, threshold), all_ND, required(threshold))
+    kinds = [part for part in parts if part.is_fixed or len(part.rows) >= min_size]
+    few = [part.rows for part in parts if not part.is_fixed and len(part.rows) < min_size]
+    strays = np.concatenate([*few, np.zeros(0, dtype=np.int64)])
+    return _planned(groups, kinds, strays, home_N, row_N)
+
+
+def _planned(
+    groups: Sequence[Group],
+    kinds: Sequence[_Part],
+    strays: NDArray[np.int64],
+    home_N: NDArray[np.int64],
+    row_N: NDArray[np.int64],
+) -> list[Regrouped]:
+    """Say of each kind which skill it is; a stray stays where it was."""
+    ids = [*(group.skill_id for group in groups), None]
+    shares = _shares(kinds, home_N, len(groups))
+    skill_of, kind_of = _named(kinds, shares)
+    origin_of = {share.kind: share.skill for share in reversed(shares)}
+    parts_of: dict[int, list[int]] = {}
+    for skill, number in kind_of.items():
+        parts_of.setdefault(number, []).append(skill)
+    staying = {skill: strays[home_N[strays] == skill] for skill in range(len(groups))}
+
+    def members(rows: NDArray[np.int64]) -> list[tuple[int | None, int]]:
+        return [(ids[home_N[row]], int(row_N[row])) for row in rows]
+
+    plan = []
+    for number in sorted(range(len(kinds)), key=lambda number: skill_of.get(number, len(groups))):
+        named, parts = skill_of.get(number), parts_of.get(number, [])
+        begun = origin_of.get(number) if named is None else None
+        rows = np.concatenate([kinds[number].rows, *(staying[skill] for skill in parts)])
+        plan.append(
+            Regrouped(
+                skill_id=None if named is None else ids[named],
+                split_from=None if begun is None else ids[begun],
+                absorbs=tuple(groups[skill].skill_id for skill in parts if skill != named),
+                members=members(rows),
+                strays=() if named is None else tuple(row_N[staying[named]].tolist()),
+            )
         )
-        for part in [*parts, *left]
-    ]
+    lonely = [skill for skill in range(len(groups)) if skill not in kind_of]
+    return plan + [Regrouped(skill_id=ids[n], members=members(staying[n])) for n in lonely]
 
 
-def _may_begin(part: _Part, waiting: NDArray[np.int64], min_size: int) -> bool:
-    """Say whether texts may be a new skill; of those that wait, only enough together."""
-    if part.policy is None and np.isin(part.rows, waiting).all():
-        return len(part.rows) >= min_size
-    return len(part.rows) > 0
+def _shares(kinds: Sequence[_Part], home_N: NDArray[np.int64], num_skills: int) -> list[_Share]:
+    """Count the texts that skills and kinds have in common, most first; the pen is no skill."""
+    found = []
+    for number, kind in enumerate(kinds):
+        skills, nums = np.unique(home_N[kind.rows], return_counts=True)
+        for skill, num in zip(skills.tolist(), nums.tolist(), strict=True):
+            if skill < num_skills:
+                found.append(_Share(num, number, skill))
+    return sorted(found, key=lambda share: (-share.num, share.kind, share.skill))
 
 
-def _split(
-    groups: Sequence[Group], all_ND: Vectors, min_size: int, threshold: float
+def _named(
+    kinds: Sequence[_Part], shares: Sequence[_Share]
+) -> tuple[dict[int, int], dict[int, int]]:
+    """Say which skill a kind is, if any, and of which kind each skill is or becomes part.
+
+    The largest shares come first, so that most texts keep their skill. A skill that no kind is
+    becomes part of the kind with most of its texts; that one is a skill then, else it would be it.
+    """
+    skill_of = {n: kind.fixed_as for n, kind in enumerate(kinds) if kind.fixed_as is not None}
+    kind_of = {skill: number for number, skill in skill_of.items()}
+    for share in shares:
+        if share.kind not in skill_of and share.skill not in kind_of:
+            skill_of[share.kind], kind_of[share.skill] = share.skill, share.kind
+    for share in shares:
+        kind_of.setdefault(share.skill, share.kind)
+    return skill_of, kind_of
+
+
+def _atoms(
+    groups: Sequence[Group], all_ND: Vectors, home_N: NDArray[np.int64], threshold: float
 ) -> list[_Part]:
-    """Take each skill apart where its texts are of several kinds; the largest part stays it."""
-    parts = []
-    begin = 0
-    for group in groups:
-        rows = np.arange(begin, begin + len(group.vectors_ND))
-        begin += len(rows)
-        if group.is_fixed or len(rows) < 2 * min_size:
-            parts.append(_Part(group.skill_id, rows, is_fixed=group.is_fixed, policy=group.policy))
+    """Take skills and what waits apart into texts that are alike; fixed skills stay whole."""
+    atoms = []
+    for number in range(len(groups) + 1):
+        rows = np.flatnonzero(home_N == number)
+        group = groups[number] if number < len(groups) else None
+        if group is not None and group.is_fixed:
+            atoms += [_Part(rows=rows, fixed_as=number, policy=group.policy)] if len(rows) else []
             continue
-        kinds = [_Part(None, own, policy=group.policy) for own in _alike(all_ND, rows, threshold)]
-        kinds = _merge(kinds, all_ND, required(threshold) - HYSTERESIS)
-        kinds = _whole(kinds, all_ND, min_size)
-        kinds.sort(key=lambda part: len(part.rows), reverse=True)
-        kinds[0].skill_id = group.skill_id
-        for kind in kinds[1:]:
-            kind.split_from = group.skill_id
-        parts += kinds
-    return parts
+        policy = None if group is None else group.policy
+        atoms += [_Part(rows=own, policy=policy) for own in _alike(all_ND, rows, threshold)]
+    return atoms
 
 
 def _alike(all_ND: Vectors, rows: NDArray[np.int64], threshold: float) -> list[NDArray[np.int64]]:
@@ -161,19 +208,6 @@ def _alike(all_ND: Vectors, rows: NDArray[np.int64], threshold: float) -> list[N
     tree = linkage(pdist(all_ND[rows].astype(np.float64), "cosine"), "average")
     labels = fcluster(tree, 1.0 - threshold, "distance")
     return [rows[labels == label] for label in np.unique(labels)]
-
-
-def _whole(kinds: Sequence[_Part], all_ND: Vectors, min_size: int) -> list[_Part]:
-    """Give the texts of parts that are too small to the nearest large one."""
-    large = [kind for kind in kinds if len(kind.rows) >= min_size]
-    if not large:
-        return [replace(kinds[0], rows=np.concatenate([kind.rows for kind in kinds]))]
-    means_GD = _unit(np.stack([all_ND[kind.rows].mean(axis=0) for kind in large]))
-    for kind in kinds:
-        if len(kind.rows) < min_size:
-            nearest = (all_ND[kind.rows].mean(axis=0) @ means_GD.T).argmax()
-            large[nearest].rows = np.concatenate([large[nearest].rows, kind.rows])
-    return large
 
 
 def _merge(parts: Sequence[_Part], all_ND: Vectors, enough: float) -> list[_Part]:
@@ -250,46 +284,9 @@ def _may_join(policies_B: NDArray[np.int64], policies_G: NDArray[np.int64]) -> N
 
 
 def _joined(one: _Part, other: _Part) -> _Part:
-    """Return both as one: a fixed skill if one is, else a known one, else the larger's name."""
-    keeper, goer = sorted(
-        (one, other),
-        key=lambda part: (part.is_fixed, part.skill_id is not None, len(part.rows)),
-        reverse=True,
-    )
-    gone = [] if goer.skill_id is None else [goer.skill_id]
+    """Return both as one: a fixed skill if one is."""
     return _Part(
-        keeper.skill_id,
-        np.concatenate([keeper.rows, goer.rows]),
-        split_from=keeper.split_from,
-        is_fixed=keeper.is_fixed,
-        policy=goer.policy if keeper.policy is None else keeper.policy,
-        absorbs=[*keeper.absorbs, *goer.absorbs, *gone],
+        rows=np.concatenate([one.rows, other.rows]),
+        fixed_as=other.fixed_as if one.fixed_as is None else one.fixed_as,
+        policy=other.policy if one.policy is None else one.policy,
     )
-
-
-def _settle(parts: list[_Part], all_ND: Vectors) -> None:
-    """Move each text of a group to one that is clearly nearer."""
-    if len(parts) < 2:
-        return
-    means_GD = _unit(np.stack([all_ND[part.rows].mean(axis=0) for part in parts]))
-    policies_G = _policies(parts)
-    stays_G = np.array([part.is_fixed for part in parts])
-    own_N = np.full(len(all_ND), -1)
-    for number, part in enumerate(parts):
-        own_N[part.rows] = number
-    grouped = np.flatnonzero(own_N >= 0)
-    for rows in (grouped[at : at + BLOCK] for at in range(0, len(grouped), BLOCK)):
-        near_BG = all_ND[rows] @ means_GD.T
-        own_B = own_N[rows]
-        near_BG[~_may_join(policies_G[own_B], policies_G)] = -np.inf
-        margin_B = near_BG.max(axis=1) - near_BG[np.arange(len(rows)), own_B]
-        moves_B = (margin_B >= MOVE_MARGIN) & ~stays_G[own_B]
-        own_N[rows] = np.where(moves_B, near_BG.argmax(axis=1), own_B)
-    for number, part in enumerate(parts):
-        part.rows = np.flatnonzero(own_N == number)
-
-
-def _unit(vectors_GD: NDArray[np.floating]) -> NDArray[np.floating]:
-    norms = np.linalg.norm(vectors_GD, axis=1, keepdims=True)
-    unit_GD: NDArray[np.floating] = vectors_GD / np.where(norms == 0.0, 1.0, norms)
-    return unit_GD

@@ -20,6 +20,7 @@ from memory.skill_writes import (
     SYSTEM,
     SkillRow,
     found,
+    let_wait,
     measure,
     merge,
     note,
@@ -114,10 +115,12 @@ class Regrouping:
             threshold=self._config.threshold,
         )
         plan = bounded(groups, plan, allowed=allowed, min_size=min_size)
-        rest = self._rest_of_split(view, plan, allowed - num_moved(groups, plan))
+        allowed -= num_moved(groups, plan)
+        rest = self._rest_of_split(view, plan, allowed)
+        strays = _strays(view, plan, allowed - len(rest))
         texts = self._texts(view)
         return self._store.database.write(
-            lambda db: _Application(db, view, plan, rest, texts).run(seen)
+            lambda db: _Application(db, view, plan, rest, strays, texts).run(seen)
         )
 
     def _read(self, tenant: str | None) -> _View:
@@ -199,12 +202,14 @@ class _Application:
         view: _View,
         plan: Sequence[Regrouped],
         rest: Mapping[str, int],
+        strays: Mapping[int, Sequence[str]],
         texts: Mapping[int | None, Mapping[str, str]],
     ) -> None:
         self._db = db
         self._view = view
         self._plan = plan
         self._rest = rest
+        self._strays = strays
         self._text_of = {id: text for of_skill in texts.values() for id, text in of_skill.items()}
         self._happened: Counter[str] = Counter()
 
@@ -225,10 +230,21 @@ class _Application:
             texts[skill_id] = [self._text_of[id] for id in ids if id in self._text_of]
             if is_changed:
                 touched.add(skill_id)
+        touched |= self._let_strays_wait()
         for skill_id in touched:
             measure(self._db, skill_id)
         self._name(texts, touched)
         return self._happened
+
+    def _let_strays_wait(self) -> set[int]:
+        """Let texts that are like no others of their skill wait again; return those skills."""
+        left = set()
+        for skill_id, ids in self._strays.items():
+            if num_left := let_wait(self._db, ids, was=skill_id):
+                note(self._db, skill_id, SYSTEM, SkillEvent.LEFT, detail=f"{num_left} episodes")
+                self._happened["left"] += num_left
+                left.add(skill_id)
+        return left
 
     def _is_possible(self, one: Regrouped, ids: Sequence[str]) -> bool:
         """Say whether all that are to found a skill wait still; else it is for the next look."""
@@ -289,6 +305,15 @@ class _Application:
             if not row.is_fixed:
                 title = title_from(terms[skill_id], texts[skill_id])
             set_title(self._db, row, title=title, key_terms=terms[skill_id])
+
+
+def _strays(view: _View, plan: Sequence[Regrouped], allowed: int) -> dict[int, list[str]]:
+    """Return the strays of each skill, as many as may leave; the newest of each skill first."""
+    found = sorted((row, one.skill_id) for one in plan if one.skill_id for row in one.strays)
+    strays: dict[int, list[str]] = {}
+    for row, skill_id in found[: max(0, allowed)]:
+        strays.setdefault(skill_id, []).append(view.ids[skill_id][row])
+    return strays
 
 
 def _mean(view: _View, one: Regrouped) -> Vector:

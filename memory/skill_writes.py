@@ -149,6 +149,19 @@ def place(db: Transaction, ids: Sequence[str], skill_id: int, *, was: int | None
     return num_placed
 
 
+def let_wait(db: Transaction, ids: Sequence[str], *, was: int) -> int:
+    """Let episodes of a skill wait for one again; inside a write.
+
+    Tasks cannot wait, so they stay, as do episodes from which a task was derived.
+
+    Returns:
+        How many episodes wait again.
+    """
+    sql = """UPDATE episodes SET skill_id = NULL WHERE id = ? AND skill_id = ?
+        AND NOT EXISTS (SELECT 1 FROM tasks WHERE origin = 'episode:' || episodes.id)"""
+    return sum(db.execute(sql, (id, was)).rowcount for id in ids)
+
+
 def num_waiting(db: Transaction, episode_ids: Sequence[str]) -> int:
     """Return how many of the episodes are still in the pen; inside a write."""
     sql = "SELECT COUNT(*) AS n FROM episodes WHERE id = ? AND skill_id IS NULL"

@@ -47,6 +47,7 @@ class SkillEvent(StrEnum):
     RENAMED = "renamed"
     POLICY = "policy"
     JOINED = "joined"  # texts that waited, or were another skill's, were put under it
+    LEFT = "left"  # texts that are like no others of it wait for a skill again
     ERASED = "erased"  # some of its texts were erased
 
 

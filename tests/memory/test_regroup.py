@@ -159,6 +159,44 @@ def test_looking_again_changes_nothing() -> None:
     assert all(not one.absorbs for one in again)
 
 
+def test_text_of_a_skill_that_is_like_no_other_is_a_stray_there() -> None:
+    groups = [
+        Group(skill_id=1, vectors_ND=np.concatenate([around(0, 30), around(2, 1)])),
+        Group(skill_id=2, vectors_ND=around(1, 30)),
+    ]
+    first, second = look(groups)
+    assert (first.strays, second.strays) == ((30,), ())
+    assert sorted(first.members) == [(1, row) for row in range(31)]
+
+
+def test_skill_that_goes_to_several_goes_on_as_the_part_that_no_other_skill_is() -> None:
+    groups = [
+        Group(skill_id=1, vectors_ND=np.concatenate([around(0, 30, seed=1), around(1, 20)])),
+        Group(skill_id=2, vectors_ND=around(0, 40)),
+    ]
+    first, second = look(groups)
+    assert sorted(first.members) == [(1, row) for row in range(30, 50)]
+    assert {(1, row) for row in range(30)} <= {*second.members}
+    assert (second.skill_id, second.absorbs) == (2, ())
+
+
+@given(st.permutations(range(40)), st.integers(0, 40), st.integers(0, 40))
+def test_what_is_of_one_kind_does_not_depend_on_the_skills_it_came_under(
+    order: list[int], first: int, second: int
+) -> None:
+    vectors_ND = np.concatenate([around(axis, 10) for axis in range(4)])
+    ends = sorted((first, second))
+    rows = [order[: ends[0]], order[ends[0] : ends[1]], order[ends[1] :]]
+    groups = [Group(skill_id=n, vectors_ND=vectors_ND[rows[n]]) for n in range(2)]
+    found = look(groups, vectors_ND[rows[2]])
+    kinds = [
+        sorted(rows[2 if skill is None else skill][row] for skill, row in one.members)
+        for one in found
+        if one.members
+    ]
+    assert sorted(kinds) == [list(range(n, n + 10)) for n in range(0, 40, 10)]
+
+
 @pytest.mark.parametrize("num", [10, 100, 1_000])
 def test_one_kind_stays_one_skill_however_large(num: int) -> None:
     assert len(look([Group(skill_id=1, vectors_ND=around(0, num, spread=0.15))])) == 1
@@ -190,6 +228,9 @@ def test_each_text_is_in_one_group_and_each_skill_goes_somewhere(
     ids = [one.skill_id for one in found if one.skill_id is not None]
     ids += [id for one in found for id in one.absorbs]
     assert sorted(ids) == list(range(len(groups)))
+    for one in found:
+        assert {(one.skill_id, row) for row in one.strays} <= {*one.members}
+        assert not one.strays or not groups[one.skill_id or 0].is_fixed
     for group in groups:
         if group.is_fixed:
             [home] = [one for one in found if one.skill_id == group.skill_id]

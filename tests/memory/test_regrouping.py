@@ -9,7 +9,7 @@ from memory.database import Transaction
 from memory.errors import ConflictError, InvalidRequestError, NotFoundError
 from memory.guidelines import Guidelines
 from memory.schema import migrations
-from memory.skill_writes import SYSTEM, merge, split_off
+from memory.skill_writes import SYSTEM, merge, place, split_off
 from memory.skills import SkillsConfig
 from memory.store import Store
 from memory.types import Skill, SkillEvent, SkillPolicy
@@ -217,6 +217,36 @@ def test_key_terms_and_titles_come_from_the_texts(desk: Desk) -> None:
     desk.regrouping.look()
     terms = {skill.title: skill.key_terms for skill in desk.store.skills.all()}
     assert terms == {"sum": ("sum",), "word": ("word",), "ship": ("ship",)}
+
+
+def test_text_that_is_like_no_other_of_its_skill_waits_again_and_may_found_one_later(
+    desk: Desk,
+) -> None:
+    [stray] = desk.record("lonely 1")
+    desk.store.database.write(lambda db: place(db, [stray], 2))
+    assert desk.regrouping.look() == {"left": 1}
+    assert desk.skills()[stray] is None
+    assert events(desk.store, 2)[-1] == ("system", "left", None)
+    assert desk.regrouping.look() == {}
+    desk.record("lonely 2", "lonely 3")
+    assert desk.skills()[stray] == 4
+
+
+def test_tasks_and_what_tasks_were_made_of_stay_where_they_are_like_no_other(desk: Desk) -> None:
+    [stray] = desk.record("lonely 1")
+    desk.store.database.write(lambda db: place(db, [stray], 2))
+    derived = records.task(1, origin=f"episode:{stray}", skill_id=2)
+    desk.store.tasks.add([derived])
+    assert desk.regrouping.look() == {}
+    assert (desk.skills()[stray], desk.store.tasks.get(derived.id).skill_id) == (2, 2)
+
+
+def test_a_person_s_skill_keeps_what_is_like_no_other(desk: Desk) -> None:
+    [stray] = desk.record("lonely 1")
+    desk.store.database.write(lambda db: place(db, [stray], 2))
+    desk.store.skills.update(2, title="Words", policy=None)
+    assert desk.regrouping.look() == {}
+    assert desk.skills()[stray] == 2
 
 
 def test_tasks_and_running_work_move_with_their_skill(desk: Desk) -> None:
