@@ -18,7 +18,7 @@ from memory.errors import AdapterError
 from tests.learner.training_rows import UNIFORM, make_row, make_rows
 from tests.tiny_model import save_tiny_model
 
-CONFIG = TrainerConfig(rank=4, alpha=8, dtype="float32")
+CONFIG = TrainerConfig(rank=4, alpha=8, dtype="float32", learning_rate=1e-3)
 TIMES = ("forward_s", "backward_s", "optimizer_s", "peak_memory_mib")
 
 
