@@ -55,7 +55,9 @@ def look_again(service: ServiceThread) -> None:
     """Do what the scheduler does every minute."""
     running = service.service
     loop = running._tasks[0].get_loop()
-    asyncio.run_coroutine_threadsafe(running.trust.run(running.intake.wake), loop).result(30)
+    asyncio.run_coroutine_threadsafe(
+        running.parts.trust.run(running.parts.intake.wake), loop
+    ).result(30)
 
 
 def test_a_judge_advises_until_people_agree_with_it_and_then_decides(service):
