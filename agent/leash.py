@@ -41,7 +41,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except OSError as error:
         print(f"leash: cannot start {options.command[0]}: {error}", file=sys.stderr)
         return 127
-    _lower_session(child.pid, options.nice)
+    if options.nice:
+        _lower_session(child.pid, options.nice)
     _wait_for_end(child, options.fd, wake_fd)
     return _end_group(child, options.grace)
 

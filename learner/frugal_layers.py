@@ -4,7 +4,7 @@ Autograd keeps the operands of each operation until the backward pass: of a norm
 copy of its input, of a gated unit its activation and product beside what both come from. Here a
 layer keeps what the matrix products gave and computes the rest again on the way back, a pass over
 memory without arithmetic to speak of. Counted on the packaged model, a layer keeps 14.1 KB of a
-token; that is 8.6 less than without this module.
+token.
 
 Axes: ``T`` tokens, ``D`` hidden units, ``R`` rank.
 """
