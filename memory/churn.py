@@ -7,11 +7,12 @@ right skill meanwhile. Pure functions of plans; it does not know what is won.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 
 from memory.regroup import Group, Member, Regrouped
 
-Gain = Callable[[Sequence[Member], int, int], float]
-"""Says what is won when texts of a skill go to a group, given by its place in the plan."""
+Gain = Callable[[Sequence[Member], Sequence[Member], int], float]
+"""Says what is won when texts leave a skill, and these of them join one group of the plan."""
 
 MOVED_AT_MOST = 0.05
 """Part of a tenant's texts that have a skill already and get another one at a look."""
@@ -60,8 +61,7 @@ def bounded(
     done: set[Member] = set()  # what is moved
     gone: set[int] = set()  # skills that become part of others
     left = allowed
-    for move in _best_first(groups, plan, gain):
-        moving = _moving(plan, move)
+    for move, moving in _best_first(groups, plan, gain):
         if move.cost <= left:
             gone |= {move.skill_id} if move.is_whole else set()
         elif not move.is_whole and plan[move.to].skill_id is None and left < min_size:
@@ -73,10 +73,21 @@ def bounded(
     return _only(groups, plan, done, gone, min_size)
 
 
-def _best_first(groups: Sequence[Group], plan: Sequence[Regrouped], gain: Gain) -> list[_Move]:
-    """Return the moves, those first that win most for each text."""
-    won = {move: gain(_moving(plan, move), move.skill_id, move.to) for move in _moves(groups, plan)}
-    return sorted(won, key=lambda move: (-won[move] / move.cost, move.cost, move.skill_id, move.to))
+def _best_first(
+    groups: Sequence[Group], plan: Sequence[Regrouped], gain: Gain
+) -> list[tuple[_Move, list[Member]]]:
+    """Return the moves and what they move, those first that win most for each text."""
+    going: dict[int | None, dict[int, list[Member]]] = {}
+    for number, one in enumerate(plan):
+        for member in one.members:
+            going.setdefault(member[0], {}).setdefault(number, []).append(member)
+    found = []
+    for move in _moves(groups, plan):
+        places = going[move.skill_id]
+        moving = list(chain(*places.values())) if move.is_whole else places[move.to]
+        won = gain(moving, places.get(move.to, []), move.to)
+        found.append((-won / move.cost, move.cost, move.skill_id, move.to, move, moving))
+    return [(move, moving) for *_, move, moving in sorted(found, key=lambda one: one[:4])]
 
 
 def _moves(groups: Sequence[Group], plan: Sequence[Regrouped]) -> list[_Move]:
@@ -91,11 +102,6 @@ def _moves(groups: Sequence[Group], plan: Sequence[Regrouped]) -> list[_Move]:
         for skill_id in sorted({*was} - {one.skill_id}):
             found.append(_Move(skill_id, number, False, was.count(skill_id)))
     return found
-
-
-def _moving(plan: Sequence[Regrouped], move: _Move) -> list[Member]:
-    places = range(len(plan)) if move.is_whole else [move.to]
-    return [m for number in places for m in plan[number].members if m[0] == move.skill_id]
 
 
 def _only(

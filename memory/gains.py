@@ -46,25 +46,25 @@ class Gains:
         self._vectors = {None: pen_ND, **{one.skill_id: one.vectors_ND for one in groups}}
         self._plan = plan
         self._enough = required(threshold)
-        self._skills: dict[int, _Sum] = {}
+        self._skills: dict[int | None, _Sum] = {}
         self._kinds: dict[int, _Sum] = {}
 
-    def gain(self, moving: Sequence[Member], skill_id: int, to: int) -> float:
+    def gain(self, leaving: Sequence[Member], joining: Sequence[Member], to: int) -> float:
         """Return what is won when texts leave their skill; per dimension, as all evidence.
 
         Args:
-            moving: texts of the skill.
-            skill_id: the skill.
-            to: place in the plan of the group that they go to, or that most of them do.
+            leaving: texts of one skill, at least one.
+            joining: those of them that go to the group.
+            to: place of the group in the plan.
         """
+        [skill_id] = {skill_id for skill_id, _ in leaving}
         if skill_id not in self._skills:
             self._skills[skill_id] = _Sum.of(self._vectors[skill_id])
         if to not in self._kinds:
             self._kinds[to] = self._sum(self._plan[to].members)
-        leaving = self._sum(moving)
-        joining = self._sum([one for one in self._plan[to].members if one[0] == skill_id])
-        there = self._speaks(joining, self._kinds[to].without(joining))
-        return there - self._speaks(leaving, self._skills[skill_id].without(leaving))
+        left, joined = self._sum(leaving), self._sum(joining)
+        there = self._speaks(joined, self._kinds[to].without(joined))
+        return there - self._speaks(left, self._skills[skill_id].without(left))
 
     def _sum(self, members: Sequence[Member]) -> _Sum:
         rows: dict[int | None, list[int]] = {}

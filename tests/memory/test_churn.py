@@ -14,7 +14,7 @@ def group(skill_id: int, num: int, num_unseen: int = 0) -> Group:
     return Group(skill_id=skill_id, vectors_ND=vectors_ND, num_unseen=num_unseen)
 
 
-def same(moving: Sequence[Member], skill_id: int, to: int) -> float:
+def same(leaving: Sequence[Member], joining: Sequence[Member], to: int) -> float:
     return 1.0
 
 
@@ -76,13 +76,13 @@ def test_what_wins_most_for_each_text_comes_first_and_what_wins_nothing_last() -
         Regrouped(skill_id=2, members=[*rows(2, 0, 1, 2), *rows(3, 2, 3)]),
         Regrouped(skill_id=3, members=[*rows(3, 0, 1), *rows(1, 2, 3)]),
     ]
-    won = {(1, 2): 0.6, (3, 1): 0.5, (2, 0): -0.1}
+    won: dict[tuple[int | None, int], float] = {(1, 2): 0.6, (3, 1): 0.5, (2, 0): -0.1}
 
     def moved(allowed: int) -> set[Member]:
         done = bounded(
             groups,
             plan,
-            gain=lambda moving, skill_id, to: won[skill_id, to],
+            gain=lambda leaving, joining, to: won[leaving[0][0], to],
             allowed=allowed,
             min_size=2,
         )

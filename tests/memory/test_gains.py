@@ -32,7 +32,7 @@ def test_text_wins_the_evidence_for_its_new_group_less_that_for_the_rest_of_its_
         Regrouped(skill_id=1, members=rows(1, 0, 1, 2)),
         Regrouped(skill_id=2, members=[*rows(2, 0, 1, 2), *rows(1, 3), *rows(None, 0, 1)]),
     ]
-    gain = Gains(groups, pen_ND, plan, threshold=SAME_KIND).gain(rows(1, 3), 1, 1)
+    gain = Gains(groups, pen_ND, plan, threshold=SAME_KIND).gain(rows(1, 3), rows(1, 3), 1)
     there = between(first_ND[3:], np.concatenate([second_ND, pen_ND]))
     assert gain == pytest.approx(there - between(first_ND[3:], first_ND[:3]), abs=1e-6)
     assert gain > 0
@@ -45,13 +45,17 @@ def test_merge_wins_what_speaks_for_it_beyond_the_least_and_a_split_what_is_miss
         Regrouped(skill_id=1, absorbs=[2], members=[*rows(1, *range(5)), *rows(2, *range(4))])
     ]
     nothing = np.zeros((0, D), dtype=np.float32)
-    lost = Gains(groups, nothing, merged, threshold=SAME_KIND).gain(rows(2, *range(4)), 2, 0)
+    lost = Gains(groups, nothing, merged, threshold=SAME_KIND).gain(
+        rows(2, *range(4)), rows(2, *range(4)), 0
+    )
     split = [
         Regrouped(skill_id=3, members=rows(3, *range(5))),
         Regrouped(skill_id=None, split_from=3, members=rows(3, *range(5, 9))),
     ]
     whole = [Group(skill_id=3, vectors_ND=both_ND)]
-    won = Gains(whole, nothing, split, threshold=SAME_KIND).gain(rows(3, *range(5, 9)), 3, 1)
+    won = Gains(whole, nothing, split, threshold=SAME_KIND).gain(
+        rows(3, *range(5, 9)), rows(3, *range(5, 9)), 1
+    )
     wanted = between(both_ND[:5], both_ND[5:]) - required(SAME_KIND)
     assert lost == pytest.approx(wanted, abs=1e-6)
     assert won == pytest.approx(-wanted, abs=1e-6)
@@ -65,6 +69,8 @@ def test_skill_that_becomes_part_of_another_leaves_nobody_behind_though_some_go_
         Regrouped(skill_id=3, members=[*rows(3, *range(6)), *rows(2, 4, 5)]),
     ]
     nothing = np.zeros((0, D), dtype=np.float32)
-    gain = Gains(groups, nothing, plan, threshold=SAME_KIND).gain(rows(2, *range(6)), 2, 0)
+    gain = Gains(groups, nothing, plan, threshold=SAME_KIND).gain(
+        rows(2, *range(6)), rows(2, *range(4)), 0
+    )
     there = between(groups[1].vectors_ND[:4], groups[0].vectors_ND)
     assert gain == pytest.approx(there - required(SAME_KIND), abs=1e-6)
