@@ -43,7 +43,8 @@ class Gains:
         *,
         threshold: float,
     ) -> None:
-        self._vectors = {None: pen_ND, **{one.skill_id: one.vectors_ND for one in groups}}
+        self._vectors: dict[int | None, Vectors] = {g.skill_id: g.vectors_ND for g in groups}
+        self._vectors[None] = pen_ND
         self._plan = plan
         self._enough = required(threshold)
         self._skills: dict[int | None, _Sum] = {}
