@@ -1,29 +1,32 @@
 """Bounds what one look at the skills may change, so that most episodes keep their skill's number.
 
-A look that would move more does the smallest changes first, and of the first that does not fit as
-many texts as do, the newest: the rest follows at the next looks, and new texts join the right skill
-meanwhile. Pure functions of plans; it does not know why texts should be moved.
+A look that would move more than it may does first what wins most for each text, and of what does
+not fit as many texts as do, the newest: the rest follows at the next looks, and new texts join the
+right skill meanwhile. Pure functions of plans; it does not know what is won.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 
-from memory.regroup import Group, Regrouped
+from memory.regroup import Group, Member, Regrouped
+
+Gain = Callable[[Sequence[Member], Sequence[Member], int], float]
+"""Says what is won when texts leave a skill, and these of them join one group of the plan."""
 
 MOVED_AT_MOST = 0.05
 """Part of a tenant's texts that have a skill already and get another one at a look."""
 FREE_BELOW = 20
 """Texts of which that part is none: with so few, all may move."""
 
-_Member = tuple[int | None, int]
-
 
 @dataclass(frozen=True, slots=True)
 class _Move:
-    """Texts of one skill that go to one group, or all of a skill that becomes part of others."""
+    """Texts of one skill that go to one group, or all of a skill that becomes part of another."""
 
     skill_id: int
-    to: int | None  # place in the plan; None: to wherever the plan has them
+    to: int  # place in the plan
+    is_whole: bool  # all go, a few perhaps to other groups
     cost: int  # texts
 
 
@@ -39,24 +42,29 @@ def num_moved(groups: Sequence[Group], plan: Sequence[Regrouped]) -> int:
 
 
 def bounded(
-    groups: Sequence[Group], plan: Sequence[Regrouped], *, allowed: int, min_size: int
+    groups: Sequence[Group],
+    plan: Sequence[Regrouped],
+    *,
+    gain: Gain,
+    allowed: int,
+    min_size: int,
 ) -> list[Regrouped]:
     """Return what of a plan may be done now.
 
     Args:
         groups: the skills as they are.
         plan: as they should be.
+        gain: what each change wins.
         allowed: texts that may be moved.
         min_size: a new skill that would begin with fewer waits until more may be moved.
     """
-    done: set[_Member] = set()  # what is moved
+    done: set[Member] = set()  # what is moved
     gone: set[int] = set()  # skills that become part of others
     left = allowed
-    for move in sorted(_moves(groups, plan), key=lambda move: (move.cost, move.skill_id)):
-        moving = _moving(plan, move)
+    for move, moving in _best_first(groups, plan, gain):
         if move.cost <= left:
-            gone |= {move.skill_id} if move.to is None else set()
-        elif move.to is not None and plan[move.to].skill_id is None and left < min_size:
+            gone |= {move.skill_id} if move.is_whole else set()
+        elif not move.is_whole and plan[move.to].skill_id is None and left < min_size:
             continue
         else:
             moving = sorted(moving, key=lambda member: member[1])[:left]
@@ -65,26 +73,41 @@ def bounded(
     return _only(groups, plan, done, gone, min_size)
 
 
-def _moves(groups: Sequence[Group], plan: Sequence[Regrouped]) -> list[_Move]:
-    absorbed = {skill_id for one in plan for skill_id in one.absorbs}
-    found = [_Move(group.skill_id, None, group.num_texts) for group in groups]
-    found = [move for move in found if move.skill_id in absorbed]
+def _best_first(
+    groups: Sequence[Group], plan: Sequence[Regrouped], gain: Gain
+) -> list[tuple[_Move, list[Member]]]:
+    """Return the moves and what they move, those first that win most for each text."""
+    going: dict[int | None, dict[int, list[Member]]] = {}
     for number, one in enumerate(plan):
-        was = [skill for skill, _ in one.members if skill is not None and skill not in absorbed]
+        for member in one.members:
+            going.setdefault(member[0], {}).setdefault(number, []).append(member)
+    found = []
+    for move in _moves(groups, plan):
+        places = going[move.skill_id]
+        moving = list(chain(*places.values())) if move.is_whole else places[move.to]
+        won = gain(moving, places.get(move.to, []), move.to)
+        found.append((-won / move.cost, move.cost, move.skill_id, move.to, move, moving))
+    return [(move, moving) for *_, move, moving in sorted(found, key=lambda one: one[:4])]
+
+
+def _moves(groups: Sequence[Group], plan: Sequence[Regrouped]) -> list[_Move]:
+    whole = {skill_id: number for number, one in enumerate(plan) for skill_id in one.absorbs}
+    found = [
+        _Move(group.skill_id, whole[group.skill_id], True, group.num_texts)
+        for group in groups
+        if group.skill_id in whole
+    ]
+    for number, one in enumerate(plan):
+        was = [skill for skill, _ in one.members if skill is not None and skill not in whole]
         for skill_id in sorted({*was} - {one.skill_id}):
-            found.append(_Move(skill_id, number, was.count(skill_id)))
+            found.append(_Move(skill_id, number, False, was.count(skill_id)))
     return found
-
-
-def _moving(plan: Sequence[Regrouped], move: _Move) -> list[_Member]:
-    places = range(len(plan)) if move.to is None else [move.to]
-    return [m for number in places for m in plan[number].members if m[0] == move.skill_id]
 
 
 def _only(
     groups: Sequence[Group],
     plan: Sequence[Regrouped],
-    done: set[_Member],
+    done: set[Member],
     gone: set[int],
     min_size: int,
 ) -> list[Regrouped]:
@@ -100,7 +123,7 @@ def _only(
     begun += [Regrouped(skill_id=g.skill_id) for g in groups if g.skill_id not in known | gone]
     home_of = {skill: one.skill_id for one in begun for skill in (one.skill_id, *one.absorbs)}
     placed = {member for one in begun for member in one.members}
-    stay: dict[int | None, list[_Member]] = {}
+    stay: dict[int | None, list[Member]] = {}
     for group in groups:
         rows = [(group.skill_id, row) for row in range(len(group.vectors_ND))]
         left = [member for member in rows if member not in placed]

@@ -1,10 +1,10 @@
 """Looks at skills again with all their texts in view: what to split, found, merge, and move.
 
-What came in one text at a time depends on the order; this does not, much. Each skill is taken
-apart into texts that are plainly alike, and these are put together anew, wherever most speaks for
-it; only then is it asked which group is which skill. So what came under the wrong skill has no part
-in how the right one is found. A text of a skill that is like no others there or elsewhere is a
-stray, and may wait again.
+What came in one text at a time depends on the order; this does not. Texts that are plainly alike
+are gathered (``memory/alike.py``), whatever skill they came under, and put together anew, wherever
+most speaks for it; only then is it asked which group is which skill. So neither what came under the
+wrong skill nor that one kind came under two has a part in how kinds are found. A text of a skill
+that is like no others there or elsewhere is a stray, and may wait again.
 
 Pure functions of vectors: no id is made or lost here, and it knows nothing of how skills are
 stored. A skill that a person has said a word about is ``is_fixed``: others may join it, it stays
@@ -23,13 +23,12 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.cluster.hierarchy import fcluster, linkage  # type: ignore[import-untyped]
-from scipy.spatial.distance import pdist  # type: ignore[import-untyped]
 
+from memory.alike import Vectors, alike
 from memory.kinship import SAME_KIND, Means, required
 
-Vectors = NDArray[np.float32]
-
+Member = tuple[int | None, int]
+"""A text: its skill, or None for the pen, and its row there."""
 BLOCK = 256
 """Rows of distances held at once: all of 5,000 skills' would take 200 MB, several times over."""
 
@@ -65,7 +64,7 @@ class Regrouped:
     skill_id: int | None  # the skill that it is; None: a new one
     split_from: int | None = None  # where a new one's first texts were
     absorbs: Sequence[int] = ()  # skills that become part of it
-    members: Sequence[tuple[int | None, int]] = ()  # (skill, or None: the pen; row there)
+    members: Sequence[Member] = ()
     strays: Sequence[int] = ()  # rows of its own members that are like no others: they may wait
 
 
@@ -135,7 +134,7 @@ def _planned(
         parts_of.setdefault(number, []).append(skill)
     staying = {skill: strays[home_N[strays] == skill] for skill in range(len(groups))}
 
-    def members(rows: NDArray[np.int64]) -> list[tuple[int | None, int]]:
+    def members(rows: NDArray[np.int64]) -> list[Member]:
         return [(ids[home_N[row]], int(row_N[row])) for row in rows]
 
     plan = []
@@ -188,26 +187,23 @@ def _named(
 def _atoms(
     groups: Sequence[Group], all_ND: Vectors, home_N: NDArray[np.int64], threshold: float
 ) -> list[_Part]:
-    """Take skills and what waits apart into texts that are alike; fixed skills stay whole."""
-    atoms = []
-    for number in range(len(groups) + 1):
-        rows = np.flatnonzero(home_N == number)
-        group = groups[number] if number < len(groups) else None
-        if group is not None and group.is_fixed:
-            atoms += [_Part(rows=rows, fixed_as=number, policy=group.policy)] if len(rows) else []
-            continue
-        policy = None if group is None else group.policy
-        atoms += [_Part(rows=own, policy=policy) for own in _alike(all_ND, rows, threshold)]
+    """Gather what is plainly alike, whatever skill it came under; fixed skills stay whole."""
+    fixed_N = np.array([*(group.is_fixed for group in groups), False])[home_N]
+    atoms = [
+        _Part(rows=np.flatnonzero(home_N == number), fixed_as=number, policy=group.policy)
+        for number, group in enumerate(groups)
+        if group.is_fixed and len(group.vectors_ND)
+    ]
+    policies = [*(group.policy for group in groups), None]
+    for rows in alike(all_ND, np.flatnonzero(~fixed_N), threshold):
+        by_policy: dict[str | None, list[int]] = {}
+        for row in rows.tolist():
+            by_policy.setdefault(policies[home_N[row]], []).append(row)
+        if len({*by_policy} - {None}) == 1:  # what waits may join any
+            [policy] = {*by_policy} - {None}
+            by_policy = {policy: rows.tolist()}
+        atoms += [_Part(rows=np.array(own), policy=policy) for policy, own in by_policy.items()]
     return atoms
-
-
-def _alike(all_ND: Vectors, rows: NDArray[np.int64], threshold: float) -> list[NDArray[np.int64]]:
-    """Gather texts whose mean cosine is at least the threshold; most are alone at first."""
-    if len(rows) < 2:
-        return [rows] if len(rows) else []
-    tree = linkage(pdist(all_ND[rows].astype(np.float64), "cosine"), "average")
-    labels = fcluster(tree, 1.0 - threshold, "distance")
-    return [rows[labels == label] for label in np.unique(labels)]
 
 
 def _merge(parts: Sequence[_Part], all_ND: Vectors, enough: float) -> list[_Part]:

@@ -15,6 +15,7 @@ import numpy as np
 from memory.churn import allowance, bounded, num_moved
 from memory.database import Transaction
 from memory.embed import Vector
+from memory.gains import Gains
 from memory.regroup import Group, Regrouped, Vectors, regroup
 from memory.skill_writes import (
     SYSTEM,
@@ -108,13 +109,10 @@ class Regrouping:
             if skill.policy is not SkillPolicy.LOCKED and len(view.ids[skill_id])
         ]
         allowed, min_size = allowance(groups), self._config.min_founders
-        plan = regroup(
-            groups,
-            view.vectors[None],
-            min_size=min_size,
-            threshold=self._config.threshold,
-        )
-        plan = bounded(groups, plan, allowed=allowed, min_size=min_size)
+        threshold, pen_ND = self._config.threshold, view.vectors[None]
+        plan = regroup(groups, pen_ND, min_size=min_size, threshold=threshold)
+        gain = Gains(groups, pen_ND, plan, threshold=threshold).gain
+        plan = bounded(groups, plan, gain=gain, allowed=allowed, min_size=min_size)
         allowed -= num_moved(groups, plan)
         rest = self._rest_of_split(view, plan, allowed)
         strays = _strays(view, plan, allowed - len(rest))

@@ -30,7 +30,7 @@ everything else goes over HTTP.
 HOMES = {
     "sqlite_utils": {"memory"},
     "faiss": {"memory/index.py"},
-    "scipy": {"memory/regroup.py", "graders"},
+    "scipy": {"memory/alike.py", "graders"},
     "torch": {
         "learner",
         "agent/base_model.py",

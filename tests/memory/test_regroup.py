@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from memory.alike import AT_ONCE
 from memory.regroup import Group, Regrouped, regroup
 
 D = 32
@@ -127,7 +128,11 @@ def test_thousands_of_skills_of_a_name_are_not_all_compared_with_each_other() ->
     assert most < 40e6  # the distances of all to all are 72 MB, several times over
 
 
-def test_kinds_of_three_texts_and_families_of_a_hundred_are_found_side_by_side() -> None:
+@pytest.mark.parametrize("at_once", [AT_ONCE, 100])
+def test_kinds_of_three_texts_and_families_of_a_hundred_are_found_side_by_side(
+    at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("memory.alike.AT_ONCE", at_once)
     rng = np.random.default_rng(0)
     sizes = [3] * 150 + [100] * 5
     kinds = [
@@ -195,6 +200,31 @@ def test_what_is_of_one_kind_does_not_depend_on_the_skills_it_came_under(
         if one.members
     ]
     assert sorted(kinds) == [list(range(n, n + 10)) for n in range(0, 40, 10)]
+
+
+@given(st.lists(st.integers(0, 5), min_size=60, max_size=60), st.integers(0, 20))
+def test_kinds_that_run_into_each_other_are_found_alike_however_they_came(
+    came_under: list[int], seed: int
+) -> None:
+    # Twelve centres in eight dimensions: what goes together is often close.
+    rng = np.random.default_rng(seed)
+    near_ND = rng.normal(size=(12, 8))[rng.integers(0, 12, size=60)] + rng.normal(size=(60, 8)) / 2
+    unit_ND = near_ND / np.linalg.norm(near_ND, axis=1, keepdims=True)
+    vectors_ND = np.asarray(unit_ND, dtype=np.float32)
+    rows = [[row for row in range(60) if came_under[row] == n] for n in range(6)]
+    groups = [Group(skill_id=n, vectors_ND=vectors_ND[rows[n]]) for n in range(5) if rows[n]]
+
+    def kinds(found: list[Regrouped], rows: dict[int | None, list[int]]) -> list[list[int]]:
+        strays = [{(one.skill_id, row) for row in one.strays} for one in found]
+        texts = [
+            sorted(rows[skill][row] for skill, row in {*one.members} - own)
+            for one, own in zip(found, strays, strict=True)
+        ]
+        return sorted(one for one in texts if len(one) > 1)
+
+    at_once = kinds(regroup([], vectors_ND, min_size=2), {None: list(range(60))})
+    came = regroup(groups, vectors_ND[rows[5]], min_size=2)
+    assert kinds(came, dict(enumerate(rows[:5])) | {None: rows[5]}) == at_once
 
 
 @pytest.mark.parametrize("num", [10, 100, 1_000])
