@@ -93,7 +93,7 @@ async def test_the_value_is_the_share_of_others_that_an_answer_beats() -> None:
     grades = await ranked(FakeTeacher(ranking(len)))
     assert [grade.value for grade in grades] == [0.0, pytest.approx(1 / 3), pytest.approx(2 / 3), 1]
     assert {grade.grader for grade in grades} == {"judge_ranking"}
-    assert grades[0].version == "ranking.1.1/rubric_task.1/3x0.7/fake"
+    assert grades[0].version == "ranking.2.1/rubric_task.1/3x0.7/fake"
     assert [grade.evidence["place"] for grade in grades] == [0, 1, 2, 3]
 
 
