@@ -114,8 +114,9 @@ def _cut(text: str) -> str:
 def _ending(outcome: Outcome | None, feedback: Sequence[Feedback]) -> list[str]:
     """Return what checks and people say of the whole; nothing where they say nothing."""
     told = []
-    if outcome is not None and outcome.provenance in {GradeKind.CHECK, GradeKind.PERSON}:
-        told.append(f"graded {outcome.value:.2f} by a {outcome.provenance} (1 is best)")
+    by = None if outcome is None or outcome.value is None else outcome.provenance
+    if outcome is not None and by in {GradeKind.CHECK, GradeKind.PERSON}:
+        told.append(f"graded {outcome.value:.2f} by a {by} (1 is best)")
     for one in feedback:
         told += [] if one.comment is None else [f"a person said: {one.comment}"]
         told += [] if one.correction is None else [f"it should have been: {one.correction}"]
