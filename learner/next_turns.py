@@ -116,7 +116,8 @@ class NextTurns:
         tried = await self._recorded(plan)
         why_not = None
         if not tried and chosen.prefixes and (why_not := self._why_not_now()) is None:
-            await self._record(await self._try_all(chosen.prefixes, plan), plan)
+            tries = await asyncio.gather(*(self._try(one, plan) for one in chosen.prefixes))
+            await self._store.practice.record(tries, stage=plan.stage)
             # As in practice: what is learned from is what is recorded, without what was erased.
             tried = await self._recorded(plan)
         return self._gathered(plan, tried, chosen, why_not)
@@ -136,12 +137,6 @@ class NextTurns:
         found = await asyncio.to_thread(self._store.practice.of_stage, plan.stage)
         return [group for group in found if group]
 
-    async def _record(self, tried: Sequence[Sequence[Practised]], plan: StepPlan) -> None:
-        await self._store.practice.record(tried, stage=plan.stage)
-
-    async def _try_all(self, prefixes: Sequence[Prefix], plan: StepPlan) -> list[list[Practised]]:
-        return await asyncio.gather(*(self._try(prefix, plan) for prefix in prefixes))
-
     async def _try(self, prefix: Prefix, plan: StepPlan) -> list[Practised]:
         """Sample alternatives to one turn and rank them; none where the engine refuses."""
         async with self._gate:
@@ -158,7 +153,7 @@ class NextTurns:
                     raise
                 log.warning("call %s cannot be taken again: %s", prefix.call.id, error)
                 return []
-            ranker = self._ranker_of(prefix.episode.skill_id)
+            ranker = await asyncio.to_thread(self._ranker_of, prefix.episode.skill_id)
             shown = _shown(prefix.call)
             answers = [Answer(messages=shown, message=call.message or {}) for call in calls]
             grades = await ranker.rank(answers, followed=prefix.turn.followed)
@@ -170,11 +165,8 @@ class NextTurns:
     def _sampling(self, call: Call, plan: StepPlan) -> dict[str, Any]:
         """Return how alternatives are drawn: as practice is, where the recorded call would stop."""
         request, config = call.request, self._config
-        num_prompt, num_taken = (
-            len(call.prompt_token_ids or ()),
-            len(call.completion_token_ids or ()),
-        )
-        limits = [config.max_row_tokens - num_prompt, max(2 * num_taken, MIN_TOKENS)]
+        room = config.max_row_tokens - len(call.prompt_token_ids or ())
+        limits = [room, max(2 * len(call.completion_token_ids or ()), MIN_TOKENS)]
         asked = request.get("max_completion_tokens") or request.get("max_tokens")
         limits += [asked] if asked else []
         given = {"stop": request["stop"]} if request.get("stop") else {}
@@ -251,8 +243,7 @@ def _asked(call: Call) -> dict[str, Any]:
 
 def _shown(call: Call) -> list[Message]:
     """Return the prefix as a judge is shown it: what could be called, and what was said."""
-    tools = call.request.get("tools")
-    offered: list[Message] = (
-        [{"role": "tools that may be called", "content": tools}] if tools else []
-    )
-    return [*offered, *call.request["messages"]]
+    shown: list[Message] = [*call.request["messages"]]
+    if tools := call.request.get("tools"):
+        shown.insert(0, {"role": "tools that may be called", "content": tools})
+    return shown

@@ -140,6 +140,7 @@ async def test_alternatives_at_recorded_prefixes_are_ranked_together_and_become_
         assert not any(row.loss_mask[: -num_words - 2]), "the prefix is not trained"
     assert found.receipt["next_turns"]["num_tried"] == 3
     assert not found.is_over
+    assert recorded.judge_evidence.unlabelled(99) == [], "people are not asked about alternatives"
 
 
 def calls(store: Store, number: int) -> list[Call]:
