@@ -14,7 +14,7 @@ from agent.pins import Pins
 from agent.placement import Placement
 from agent.prompts import Prompts
 from agent.recorder import Recorder
-from agent.sampler import Sampler
+from agent.sampler import Sampler, TurnSampler
 from graders import catalog
 from graders.chat_model import EngineModel
 from graders.endpoint import EndpointModel
@@ -26,12 +26,13 @@ from learner.fit import Fit
 from learner.intake import Intake
 from learner.live_groups import LiveGroups
 from learner.live_proof import LiveProof
+from learner.next_turns import NextTurns
 from learner.pointer import Pointer
 from learner.registry import Registry
 from learner.rehearsal import RehearsalRows
 from learner.rollouts import Practice
 from learner.runner import CycleRunner
-from learner.sources import JoinedRows, PracticeRows
+from learner.sources import JoinedRows, PracticeRows, RowSource
 from learner.training_process import TrainingProcess
 from learner.trees import main_line
 from learner.workshop import LiveWork, Workshop
@@ -185,7 +186,15 @@ class Parts:
             has_to_wait=lambda: (
                 self._endpoint is None and (self.in_flight.is_busy or bool(self.slot.not_ready()))
             ),
+            ranks=self._takes_turns_again,
         )
+
+    @property
+    def _takes_turns_again(self) -> bool:
+        """Whether recorded turns are practised: somebody else's model has to rank them."""
+        graders, learner = self.settings.graders, self.settings.learner
+        is_asked = self._endpoint is not None and graders.judge != "off" and graders.votes > 1
+        return is_asked and learner.next_turns_per_step > 0
 
     def _answer_of(self, episode_id: str) -> str | None:
         """Return the call whose answer an episode is graded by."""
@@ -210,6 +219,9 @@ class Parts:
         fresh = PracticeRows(self.practice, config)
         neighbours = Neighbours(self.store.database, embedder_id=self._embedder.id)
         recorded = LiveGroups(self.store, neighbours, config)
+        sources: list[RowSource] = [fresh, recorded]
+        if self._takes_turns_again:
+            sources.append(self._next_turns())
         proof = LiveProof(
             recorded, Likelihood(self.slot), promotion, max_episodes=config.max_heldout_tasks
         )
@@ -218,7 +230,7 @@ class Parts:
             registry=self.registry,
             pointer=self.pointer,
             practice=self.practice,
-            rows=JoinedRows(fresh, recorded),
+            rows=JoinedRows(*sources),
             extra_rows=[RehearsalRows(fresh, self.store, config)],
             weights=self.slot,
             base_digest=self.fit.base_digest,
@@ -230,6 +242,16 @@ class Parts:
             live=LiveWork(
                 groups=recorded, proof=proof, promotes_by_itself=promotion.promote_unreplayed
             ),
+        )
+
+    def _next_turns(self) -> NextTurns:
+        return NextTurns(
+            self.store,
+            sample=TurnSampler(self.slot),
+            ranker_of=self.judges.ranking_of,
+            why_not_now=self.judges.why_not_now,
+            trust=self.trust,
+            config=self.settings.learner,
         )
 
     def _training(self, parent: Path | None, resume_from: Path | None) -> TrainingProcess:

@@ -108,6 +108,12 @@ class Standing:
         """Why its grades are not trained on, in one line; None: they are."""
         return None if self.is_trusted else f"judge not trusted yet: {'; '.join(self.missing)}"
 
+    @property
+    def alarms(self) -> tuple[str, ...]:
+        """What bars it whatever its agreement."""
+        found = (part.alarm for part in (self.position, self.length, self.canaries))
+        return tuple(alarm for alarm in found if alarm is not None)
+
     def to_json(self) -> dict[str, Any]:
         """Return the fields, the parts as objects."""
         parts = ("agreement", "position", "length", "canaries")

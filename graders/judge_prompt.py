@@ -17,6 +17,7 @@ from graders.verdicts import TOP_SCORE
 from memory.fences import ControlTokens, fenced
 from memory.types import Message
 
+FOLLOWED = "What happened next, when this turn was taken then:"
 MAX_REASON = 600  # characters, so that a rambling judge comes to its score
 
 
@@ -53,17 +54,30 @@ def score_question(answer: Answer, rubric: Rubric, control_tokens: ControlTokens
 
 
 def ranking_question(
-    answers: Sequence[Answer], rubric: Rubric, control_tokens: ControlTokens
+    answers: Sequence[Answer],
+    rubric: Rubric,
+    control_tokens: ControlTokens,
+    *,
+    followed: str | None = None,
 ) -> Question:
     """Ask for the order of a group's answers, which are shown in the order given.
 
     What all of them begin with (the task, and turns that they share) is shown once, before them.
+
+    Args:
+        answers: the group.
+        rubric: by what they are ordered.
+        control_tokens: what is broken in everything that is quoted.
+        followed: where the answers are other ways to take a recorded turn: the turn that was taken
+            then, and what came of it; evidence that stands between the task and the answers.
     """
     ticket = secrets.token_hex(8)
     ids = _random_ids(len(answers))
     lines = [[*answer.messages, answer.message] for answer in answers]
     num_shared = shared_length(lines)
     quoted = _task(lines[0][:num_shared], answers[0].reference, control_tokens)
+    if followed is not None:
+        quoted.append(fenced(control_tokens.neutralise(followed), says=FOLLOWED))
     quoted += [
         _quote(line[num_shared:], f"Answer {id}:", control_tokens)
         for id, line in zip(ids, lines, strict=True)

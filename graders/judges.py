@@ -17,6 +17,7 @@ from graders.judge import JUDGE
 from graders.judging import Judging
 from graders.pairing import Pairing
 from graders.probing import Prober
+from graders.ranking import RankingJudge
 from graders.rubrics import Rubric, given_rubric
 from graders.teacher import Teacher
 from graders.trust import JudgeTrust
@@ -40,6 +41,7 @@ class Judges:
         answer_of: the call whose answer an episode is graded by; None: there is none.
         on_judged: called when outcomes are to be merged again.
         has_to_wait: whether the model is answering somebody, or is not there just now.
+        ranks: whether groups are ranked, so that planted answers are put before rankings, too.
     """
 
     def __init__(
@@ -53,6 +55,7 @@ class Judges:
         answer_of: Callable[[str], str | None],
         on_judged: Callable[[], None],
         has_to_wait: Callable[[], bool],
+        ranks: bool = False,
     ) -> None:
         self.is_on = config.judge != "off"
         self._store = store
@@ -64,16 +67,19 @@ class Judges:
         def rubric_of(skill_id: int | None) -> Rubric | None:
             return None if skill_id is None else given_rubric(rubrics.newest(skill_id))
 
+        self._rubric_of = rubric_of
+        self._control_tokens = control_tokens
+        self._teacher = Teacher(
+            model,
+            deadline_s=config.deadline_s,
+            max_parallel=config.max_parallel,
+            allowance=Allowance(
+                max_calls=config.max_calls_per_hour, max_tokens=config.max_tokens_per_hour
+            ),
+        )
         self._judging = Judging(
             store=store,
-            teacher=Teacher(
-                model,
-                deadline_s=config.deadline_s,
-                max_parallel=config.max_parallel,
-                allowance=Allowance(
-                    max_calls=config.max_calls_per_hour, max_tokens=config.max_tokens_per_hour
-                ),
-            ),
+            teacher=self._teacher,
             config=config,
             rubric_of=rubric_of,
             control_tokens=control_tokens,
@@ -87,6 +93,7 @@ class Judges:
             evidence=store.judge_evidence,
             tasks_of=self._tasks_of,
             judges_of=lambda skill_id: [unaided(skill_id)],
+            rankers_of=lambda skill_id: [self.ranking_of(skill_id)] if ranks else [],
         )
         self._pairing = Pairing(
             evidence=store.judge_evidence,
@@ -126,6 +133,24 @@ class Judges:
         if task.grader == JUDGE and self.is_on:
             return self._unaided(task.skill_id)
         return catalog.find_grader(task.grader)
+
+    def ranking_of(self, skill_id: int) -> RankingJudge:
+        """Return who orders a group of a skill's answers, by the rubric of its scores.
+
+        Raises:
+            ValueError: ``graders.votes`` is 1; a ranking needs either order.
+        """
+        return RankingJudge(
+            self._teacher,
+            rubric=self._rubric_of(skill_id),
+            config=self._config,
+            control_tokens=self._control_tokens,
+        )
+
+    def why_not_now(self) -> str | None:
+        """Say why the model may not be asked just now: it rests, or its allowance is spent."""
+        pause = self._teacher.pause()
+        return None if pause is None else pause[1].value
 
     async def measure(self) -> None:
         """Work out who may teach, have outcomes follow, and ask where too little is known."""

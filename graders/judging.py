@@ -50,7 +50,8 @@ class JudgeConfig(VotesConfig):
     judge: Literal["off", "asked", "all"] = "asked"
     """Which episodes a judge looks at: none; those with ``metadata.grader: "judge"``; or also those
     that neither a check nor a person has graded, unless they are kept from learning. What they said
-    is sent to ``[teacher]`` as it is recorded.
+    is sent to ``[teacher]`` as it is recorded. Where its scores are trusted, learning also has it
+    rank recorded turns that are taken again (``learner.next_turns_per_step``).
 
     To find out how far it can be trusted, a judge is also asked about answers that a check or a
     person has graded, and is not shown their reference: with "all" in every skill, with "asked"

@@ -3,7 +3,11 @@
 They are shown in other orders each time, the second time in the reverse of the first, so that
 every answer of a pair was once the earlier and once the later. A pair counts where most votes
 prefer the same answer whichever stands first: what a judge says of seats instead of answers
-decides nothing. It does not know where groups come from.
+decides nothing. It does not know where groups come from, nor whether its grades may teach.
+
+Its own agreement with checks and people cannot be measured: nobody else orders its groups. What
+speaks for it is the agreement of the same model's scores by the same rubric, ``scored_as``, since
+to compare is the easier task; that it compares as well as it scores is an assumption.
 """
 
 import random
@@ -14,7 +18,7 @@ from typing import Any
 
 from graders import votes as voting
 from graders.judge import evidence_of, judge_version
-from graders.judge_prompt import Question, ranking_question
+from graders.judge_prompt import Question, prompt_version, ranking_question
 from graders.rubrics import Rubric, default_rubric
 from graders.types import Answer
 from graders.verdicts import RankingVerdict, read_ranking
@@ -77,11 +81,15 @@ class RankingJudge:
         """Name all that a grade depends on: prompt, rubric, votes, model."""
         return judge_version("ranking", self.rubric, self._config, self._teacher.name)
 
-    async def rank(self, answers: Sequence[Answer]) -> list[Grade]:
+    async def rank(self, answers: Sequence[Answer], *, followed: str | None = None) -> list[Grade]:
         """Return a grade for each answer, in their order.
 
         The value is the share of the other answers that it beats; a tie counts half. An answer
         none of whose comparisons holds has no value.
+
+        Args:
+            answers: the group.
+            followed: what happened next in the record, see ``ranking_question``.
 
         Raises:
             ValueError: fewer than 2 answers, or more than 32.
@@ -92,7 +100,7 @@ class RankingJudge:
 
         def ask(number: int) -> Question:
             shown = [answers[place] for place in orders[number]]
-            return ranking_question(shown, self.rubric, self._control_tokens)
+            return ranking_question(shown, self.rubric, self._control_tokens, followed=followed)
 
         def read(text: str, question: Question) -> "_Placed":
             verdict = read_ranking(text, ticket=question.ticket, ids=question.ids)
@@ -160,6 +168,20 @@ def _ballot(placed: _Placed, shown: Sequence[int]) -> Ballot:
     answer_of = dict(zip(placed.ids, shown, strict=True))
     ranked = tuple(answer_of[id] for id in placed.verdict.ids or ())
     return Ballot(shown=tuple(shown), ranked=ranked)
+
+
+def scored_as(version: str) -> str | None:
+    """Return the version of the judge that scores by the same model, rubric and votes.
+
+    None for a version that is none of this prompt's: of that nothing is known.
+    """
+    prompt, _, how = version.partition("/")
+    return f"{prompt_version('score')}/{how}" if prompt == prompt_version("ranking") else None
+
+
+def ranked_as(version: str) -> str:
+    """Return the version of the ranking judge beside a judge that scores."""
+    return f"{prompt_version('ranking')}/{version.partition('/')[2]}"
 
 
 def shown_orders(num_answers: int, num_votes: int, seed: int) -> list[tuple[int, ...]]:

@@ -2,12 +2,16 @@
 
 ``graders/calibration.py`` decides; this reads the evidence, remembers the decisions, and opens
 episodes for merging again when a decision changes what their outcome is.
+
+A ranking judge (``graders/ranking.py``) is trusted where the scores of the same model by the same
+rubric are, and where nothing that was planted before it has raised an alarm.
 """
 
 import asyncio
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from statistics import fmean
 from typing import Any
 
@@ -15,6 +19,8 @@ from graders.agreement import Pair
 from graders.biases import Swap
 from graders.calibration import Evidence, Standing, TrustConfig, decide
 from graders.canaries import Canary
+from graders.judge import JUDGE
+from graders.ranking import RANKING, ranked_as, scored_as
 from memory.judge_evidence import Beside, JudgeEvidence, Probe
 
 SWAP = "swap"  # the kind of a probe that holds no planted answer
@@ -38,6 +44,8 @@ class JudgeTrust:
         if skill_id is None:
             return "judge not trusted yet: the answer has no skill yet"
         standing = self.standing(grader, version, skill_id)
+        if standing is None and grader == RANKING and (scored := scored_as(version)) is not None:
+            return self.doubt(JUDGE, scored, skill_id)
         if standing is None:
             return f"judge not trusted yet: 0 of {self._config.min_pairs} pairs"
         return standing.doubt
@@ -61,15 +69,20 @@ class JudgeTrust:
         standings = {
             (one.grader, one.version, one.skill_id): decide(one, self._config) for one in found
         }
+        standings |= {
+            key: _beside_scores(own, standings) for key, own in standings.items() if _ranks(own)
+        }
         with self._lock:
             self._standings, self._merged = standings, merged
 
     async def run(self, on_changed: Callable[[], None]) -> None:
         """Refresh, and have outcomes follow; ``on_changed`` is called when some must be merged."""
         await asyncio.to_thread(self.refresh)
-        trusted = [
+        trusted = {
             (one.grader, one.version, one.skill_id) for one in self.standings() if one.is_trusted
-        ]
+        }
+        beside = {(RANKING, ranked_as(version), skill) for _, version, skill in trusted}
+        trusted |= {key for key in beside if self.doubt(*key) is None}
         if await self._evidence.merge_again(trusted):
             on_changed()
 
@@ -95,14 +108,32 @@ class JudgeTrust:
         return max(0, min(target - standing.num_pairs, 2 * target - num_asked))
 
 
+def _ranks(standing: Standing) -> bool:
+    return standing.grader == RANKING
+
+
+def _beside_scores(own: Standing, standings: Mapping[Key, Standing]) -> Standing:
+    """Judge a ranking judge by its own alarms, and by what its scores lack."""
+    version = scored_as(own.version)
+    scored = None if version is None else standings.get((JUDGE, version, own.skill_id))
+    lacks = ("its scores are compared with nothing yet",) if scored is None else scored.missing
+    missing = (*lacks, *own.alarms)
+    return replace(own, missing=missing, is_trusted=not missing)
+
+
 def gather(judged: Sequence[Beside], probes: Sequence[Probe]) -> list[Evidence]:
-    """Sort the rows by judge, version and skill; each part stays oldest first."""
+    """Sort the rows by judge, version and skill; each part stays oldest first.
+
+    Rankings of groups that were sampled stand beside nothing, and are no evidence.
+    """
     pairs: dict[Key, list[Pair]] = defaultdict(list)
     abstained: dict[Key, int] = defaultdict(int)
     swaps: dict[Key, list[Swap]] = defaultdict(list)
     canaries: dict[Key, list[tuple[Canary, float | None]]] = defaultdict(list)
     keys: dict[Key, None] = {}
     for one in judged:
+        if one.grader == RANKING:
+            continue
         key = (one.grader, one.version, one.skill_id)
         keys[key] = None
         if not one.values:

@@ -72,6 +72,14 @@ class LearnerConfig(TrainerConfig):
     max_row_tokens: int = Field(default=4096, ge=1)
     """Tokens of a recorded conversation above which it is not trained on; a row is computed in one
     piece and needs memory for all of it."""
+    next_turns_per_step: int = Field(default=4, ge=0)
+    """Recorded prefixes in one optimizer step at which the next turn is sampled again, and the
+    alternatives are ranked together by the judge of ``[teacher]``, where that judge is trusted; 0
+    switches it off. The judge reads the prefix and what came after. Four take 12 of its replies a
+    step at three votes, and a cycle of 12 steps a seventh of ``graders.max_calls_per_hour``."""
+    next_turn_group_size: int = Field(default=6, ge=2, le=32)
+    """Alternatives at one prefix. For groups that a model ranks 4 to 8 are advised: more cost more
+    and confuse the judge (documentation of RULER, art.openpipe.ai)."""
     rehearsal_share: float = Field(default=0.25, ge=0.0, le=1.0)
     """Tasks of other skills that are practised beside a step's own, per own task, so that what is
     learned costs them little; 0 switches it off. A quarter is what continual pre-training replays

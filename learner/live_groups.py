@@ -8,7 +8,7 @@ import asyncio
 import dataclasses
 import hashlib
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Protocol
 
@@ -50,14 +50,9 @@ class LiveGroups:
         self._config = config
 
     def record(self, cycle: Cycle) -> LiveRecord:
-        """Return what may teach in a cycle; takes up to a second, call it off the event loop.
-
-        Where held-out tasks prove a cycle, only skills that have some among them teach: what
-        another one's episodes did would go unseen.
-        """
+        """Return what may teach in a cycle; takes up to a second, call it off the event loop."""
         graded = self._store.graded
-        proving = self._store.cycles.tasks(cycle.id).get(TaskRole.HELDOUT, [])
-        skill_ids = {task.skill_id for task in proving if task.skill_id} or cycle.skill_ids
+        skill_ids = proven_skills(self._store, cycle)
         until = cycle.created_at
         episodes = graded.newest(sorted(skill_ids), until=until, limit=MAX_EPISODES)
         ids = [one.id for one in episodes]
@@ -123,6 +118,16 @@ class LiveGroups:
         return Gathered(
             batch=batch, episode_ids=frozenset(taught), receipt=receipt, is_over=not turns
         )
+
+
+def proven_skills(store: Store, cycle: Cycle) -> Collection[int]:
+    """Return the skills of a cycle whose recorded work may teach.
+
+    Where held-out tasks prove a cycle, only skills that have some among them teach: what another
+    one's episodes did would go unseen.
+    """
+    proving = store.cycles.tasks(cycle.id).get(TaskRole.HELDOUT, [])
+    return {task.skill_id for task in proving if task.skill_id} or cycle.skill_ids
 
 
 def turns_of(train: Sequence[Weighed], plan: StepPlan, config: LearnerConfig) -> Sequence[Weighed]:

@@ -21,6 +21,7 @@ from learner.rows import SkipReason
 from learner.staleness import staleness
 from memory.graded_episodes import GradedEpisode
 from memory.neighbours import GradedNeighbour
+from memory.prefix_episodes import PrefixEpisode
 from memory.types import fraction_of
 
 
@@ -142,7 +143,7 @@ def weigh(
     )
 
 
-def is_heldout(episode: GradedEpisode, *, share: float) -> bool:
+def is_heldout(episode: GradedEpisode | PrefixEpisode, *, share: float) -> bool:
     """Put an episode on one side of the wall, with all others of its session, for ever."""
     name = episode.session if episode.session is not None else episode.id
     return fraction_of(name) < share

@@ -49,10 +49,28 @@ def cycle_receipt(steps: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "reward_last": steps[-1]["reward_mean"] if steps else None,
         "rehearsal_rows": sum(step.get("rehearsal_rows", 0) for step in steps),
         "live_rows": sum(step.get("live_rows", 0) for step in steps),
+        "next_turn_rows": sum(step.get("next_turn_rows", 0) for step in steps),
+        "next_turns": _next_turns([step["next_turns"] for step in steps if "next_turns" in step]),
         "live": next((step["live"] for step in reversed(steps) if "live" in step), None),
         "seconds_sampling": sum(step["seconds_sampling"] for step in steps),
         "seconds_training": sum(step["seconds_training"] for step in steps),
     }
+
+
+def _next_turns(steps: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
+    """Sum up what became of recorded prefixes; None where no step looked for any."""
+    if not steps:
+        return None
+    counted: dict[str, Counter[str]] = {"skipped": Counter(), "unscored": Counter()}
+    for step in steps:
+        for name, counter in counted.items():
+            counter.update(step[name])
+    totals: dict[str, Any] = {
+        name: sum(step[name] for step in steps) for name in ("num_prefixes", "num_tried")
+    }
+    totals["left_out"] = steps[-1]["left_out"]
+    why_not = Counter(step["why_not"] for step in steps if step["why_not"] is not None)
+    return totals | {name: dict(one) for name, one in counted.items()} | {"why_not": dict(why_not)}
 
 
 def why_no_signal(steps: Sequence[Mapping[str, Any]]) -> str:

@@ -186,17 +186,19 @@ def group_of(trials: Sequence[Trial], *, group_id: str) -> RolloutGroup:
         id=group_id,
         task_id=task.id,
         skill_id=task.skill_id,
-        rollouts=[
-            Rollout(
-                prompt_token_ids=trial.call.prompt_token_ids or (),
-                completion_token_ids=trial.call.completion_token_ids or (),
-                sampler_logprobs=trial.call.sampler_logprobs,
-                reward=trial.outcome.value,
-                is_advisory=is_advisory([trial.grade], trial.outcome),
-                finish_reason=trial.call.finish_reason,
-            )
-            for trial in trials
-        ],
+        rollouts=[rollout_of(trial.call, trial.grade, trial.outcome) for trial in trials],
+    )
+
+
+def rollout_of(call: Call, grade: Grade, outcome: Outcome) -> Rollout:
+    """Return a graded call as a rollout."""
+    return Rollout(
+        prompt_token_ids=call.prompt_token_ids or (),
+        completion_token_ids=call.completion_token_ids or (),
+        sampler_logprobs=call.sampler_logprobs,
+        reward=outcome.value,
+        is_advisory=is_advisory([grade], outcome),
+        finish_reason=call.finish_reason,
     )
 
 
@@ -213,8 +215,13 @@ def _seed(stage: CycleStage | None, task: TaskSpec, sampling: Mapping[str, Any])
     """
     if stage is None or not sampling.get("temperature"):
         return {}
-    named = f"{stage.cycle_id}/{stage.name}/{task.id}"
-    return {"seed": int(hashlib.sha256(named.encode()).hexdigest()[:8], 16) >> 2}
+    return {"seed": seed_of(stage, task.id)}
+
+
+def seed_of(stage: CycleStage, name: str) -> int:
+    """Return the seed of what a stage samples under a name, in 30 bits."""
+    named = f"{stage.cycle_id}/{stage.name}/{name}"
+    return int(hashlib.sha256(named.encode()).hexdigest()[:8], 16) >> 2
 
 
 def _trial(task: TaskSpec, practised: Practised) -> Trial:

@@ -35,6 +35,7 @@ class SkipReason(StrEnum):
     HELDOUT = "heldout"  # it proves what others taught
     TAUGHT = "taught"  # the version that is continued has learned from it already
     UNTRAINABLE = "untrainable"  # none of its tokens can be trained
+    NO_SEQUEL = "no_sequel"  # of none of its turns it is known what came after
     TOO_LONG = "too_long"  # one of its rows has more tokens than a training step may hold
 
 

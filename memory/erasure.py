@@ -1,10 +1,11 @@
 """Takes episodes out of the record for good, and says which weights they have taught.
 
 Rows go with all that hangs on them: calls, feedback, grades, vectors, tasks made from them and the
-practice on those tasks. What remains is an audit row without content, the erased ids, so that
-nothing on its way into the file brings them back, and a taint on every version that learned from
-them. All ids are written down before the first row goes, and every write leaves the file whole, so
-that an erasure that was cut short can be finished. It does not know what lies in other files.
+practice on those tasks and at their own prefixes. What remains is an audit row without content, the
+erased ids, so that nothing on its way into the file brings them back, and a taint on every version
+that learned from them. All ids are written down before the first row goes, and every write leaves
+the file whole, so that an erasure that was cut short can be finished. It does not know what lies in
+other files.
 """
 
 from collections import Counter
@@ -51,7 +52,7 @@ class Erasure:
         self._db = store.database
 
     def find(self, scope: Scope) -> list[str]:
-        """Return the ids of a scope's episodes, practice on their tasks included.
+        """Return the ids of a scope's episodes, practice on their tasks and prefixes included.
 
         Raises:
             NotFoundError: a single episode was named, and there is none.
@@ -60,7 +61,8 @@ class Erasure:
         sql = f"""WITH own AS (SELECT id FROM episodes WHERE {where}),
             derived AS (SELECT id FROM tasks WHERE origin IN (SELECT 'episode:' || id FROM own))
             SELECT id FROM own UNION SELECT id FROM episodes
-                WHERE source = 'practice' AND task_id IN (SELECT id FROM derived)"""
+                WHERE source = 'practice' AND (task_id IN (SELECT id FROM derived)
+                    OR task_id IN (SELECT id FROM own))"""
         found = [str(row["id"]) for row in self._db.read(sql, values)]
         if scope.episode is not None and not found:
             raise NotFoundError(f"there is no episode {scope.episode!r}", param="episode")

@@ -152,13 +152,17 @@ class JudgeEvidence:
         return {int(row["skill_id"]) for row in self._db.read(sql, (grader,))}
 
     def unlabelled(self, limit: int, sight: Sight = EVERYTHING) -> list[dict[str, Any]]:
-        """Return the newest episodes that a judge graded and no person has, with their grades."""
+        """Return the newest episodes that a judge graded and no person has, with their grades.
+
+        Without turns that were taken again: a judge ranked them, and no label is compared with it.
+        """
         sql = f"""SELECT id, created_at, source, task_text, skill_id FROM episodes
             WHERE {sight.clause} AND id IN (SELECT episode_id FROM grades
                 WHERE kind = 'judge' AND superseded_at IS NULL)
             AND NOT EXISTS (SELECT 1 FROM grades WHERE episode_id = episodes.id
                 AND kind = 'person' AND superseded_at IS NULL)
             AND NOT EXISTS (SELECT 1 FROM feedback WHERE episode_id = episodes.id)
+            AND NOT EXISTS (SELECT 1 FROM episodes AS whole WHERE whole.id = episodes.task_id)
             ORDER BY id DESC LIMIT ?"""
         grades = "SELECT * FROM grades WHERE episode_id = ? AND superseded_at IS NULL ORDER BY id"
         return [

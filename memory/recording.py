@@ -129,7 +129,7 @@ def _is_there(db: Transaction, answered: Answered) -> bool:
 
 
 def _without_erased(db: Transaction, answers: Sequence[Answered]) -> Sequence[Answered]:
-    """Leave out what was on its way when it was erased: an episode, or practice on its task."""
+    """Leave out what was on its way when it was erased: an episode, or practice with it."""
     episodes = [answered.episode for answered in answers]
     ids = {one.id for one in episodes} | {one.task_id for one in episodes if one.task_id}
     marks = ", ".join("?" * len(ids))

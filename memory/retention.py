@@ -21,6 +21,8 @@ BATCH = 100  # episodes in one write, so that records do not wait long behind it
 HANGING = ("feedback", "grades", "judge_probes", "vectors", "cycle_episodes", "calls")
 _IS_AT_REST = """digested_revision >= revision
     AND NOT EXISTS (SELECT 1 FROM cycles WHERE cycles.id = cycle_id AND state = 'running')
+    AND NOT EXISTS (SELECT 1 FROM episodes AS trial JOIN cycles ON cycles.id = trial.cycle_id
+        WHERE trial.task_id = episodes.id AND cycles.state = 'running')
     AND NOT EXISTS (SELECT 1 FROM tasks JOIN cycles ON cycles.state = 'running'
         WHERE origin = 'episode:' || episodes.id AND (
             EXISTS (SELECT 1 FROM episodes AS trial
@@ -28,7 +30,8 @@ _IS_AT_REST = """digested_revision >= revision
             OR EXISTS (SELECT 1 FROM cycle_skills JOIN skills ON skills.id = cycle_skills.skill_id
                 WHERE cycle_skills.cycle_id = cycles.id
                 AND tasks.skill_id IN (skills.id, skills.merged_into))))"""
-"""Digested, and a running cycle uses neither the episode nor a task that was made from it."""
+"""Digested, and a running cycle uses neither the episode, nor a prefix of it, nor a task that was
+made from it."""
 _IS_NEEDED = """(EXISTS (SELECT 1 FROM feedback WHERE episode_id = episodes.id)
     OR EXISTS (SELECT 1 FROM tasks WHERE origin = 'episode:' || episodes.id))"""
 _IS_OLD = """created_at < ?1
@@ -141,14 +144,15 @@ def delete_episodes(db: Transaction, ids: Sequence[str]) -> list[str]:
     """Delete episodes and all that hangs on them; inside a write.
 
     Returns:
-        The ids that are gone: theirs, and those of the practice on tasks that were made from them.
+        The ids that are gone: theirs, and those of the practice at their prefixes and on tasks that
+        were made from them.
     """
     marks = ", ".join("?" * len(ids))
     origins = tuple(f"episode:{id}" for id in ids)
     practice = db.query(
-        f"""SELECT id FROM episodes WHERE source = 'practice'
-            AND task_id IN (SELECT id FROM tasks WHERE origin IN ({marks}))""",
-        origins,
+        f"""SELECT id FROM episodes WHERE source = 'practice' AND (task_id IN ({marks})
+            OR task_id IN (SELECT id FROM tasks WHERE origin IN ({marks})))""",
+        (*ids, *origins),
     )
     gone = list(dict.fromkeys([*ids, *(str(row["id"]) for row in practice)]))
     for table in HANGING:

@@ -77,7 +77,8 @@ MEANINGS: Meanings = {
             "session": "the session that the caller named",
             "tenant": "whose key was used; NULL: the default tenant",
             "skill_id": "the kind of task; NULL: none was found yet",
-            "task_id": "the task that it practised, or that was derived from it",
+            "task_id": "the task that it practised, or that was derived from it; of practice at a "
+            "recorded prefix, the episode that the prefix is of",
             "cycle_id": "the cycle that practised",
             "learn": "0: the caller sent `x-denizen-learn: off`",
             "withheld": "why it is not learned from, where the caller did not say so",

@@ -12,6 +12,7 @@ from memory.graded_episodes import GradedEpisodes
 from memory.journal import Journal
 from memory.judge_evidence import JudgeEvidence
 from memory.practice_store import PracticeStore
+from memory.prefix_episodes import PrefixEpisodes
 from memory.recording import Recording
 from memory.skill_store import SkillStore
 from memory.task_store import TaskStore
@@ -47,6 +48,7 @@ class Store:
             raise StoreError(f"cannot read answers beside the database {path}: {error}") from error
         self.practice = PracticeStore(self.database, recording)
         self.graded = GradedEpisodes(self.database, learn_from)
+        self.prefixes = PrefixEpisodes(self.database, learn_from)
         self.tasks = TaskStore(self.database, learn_from)
         self.skills = SkillStore(self.database)
         self.versions = VersionStore(self.database)

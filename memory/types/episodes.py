@@ -34,7 +34,9 @@ class Episode:
     session: str | None = None
     tenant: str | None = None
     skill_id: int | None = None
-    task_id: str | None = None  # the task spec that it practised, or that was derived from it
+    # The task spec that it practised, or that was derived from it; where a recorded turn was taken
+    # again, the id of the episode whose turn it is.
+    task_id: str | None = None
     cycle_id: str | None = None  # practice only
     learn: bool = True
     withheld: str | None = None  # why it is not learned from, where the caller did not say so

@@ -2,14 +2,17 @@ import pytest
 
 from graders.calibration import TrustConfig
 from graders.canaries import Canary
+from graders.judge import JUDGE, Judge
 from graders.outcome import merge as merged
+from graders.ranking import RANKING, RankingJudge
 from graders.trust import JudgeTrust
 from memory.grade_rows import set_grades
 from memory.judge_evidence import Probe
 from memory.retention import delete_episodes
 from memory.skill_writes import merge
-from memory.types import GradeKind
+from memory.types import EpisodeSource, Grade, GradeKind
 from tests.graders.judged import SKILL, checked, found_skill, judged, record
+from tests.graders.judges import FakeTeacher, always_first
 from tests.records import NOON, call, episode, version
 
 PERSON = GradeKind.PERSON
@@ -37,6 +40,64 @@ async def test_thirty_pairs_that_agree_admit_a_judge_in_its_skill_only(store, tr
     assert trust.doubt("judge", "2", SKILL) is not None
     assert trust.doubt("judge", "1", SKILL + 1) is not None
     assert trust.doubt("judge", "1", None) == "judge not trusted yet: the answer has no skill yet"
+
+
+SCORES = Judge(FakeTeacher(always_first)).version
+RANKS = RankingJudge(FakeTeacher(always_first)).version
+
+
+def ranked(value: float) -> Grade:
+    return judged(value, grader=RANKING, version=RANKS)
+
+
+async def test_a_ranking_is_trusted_where_the_same_judges_scores_are(store, trust):
+    for n in range(30):
+        grade = judged(float(n % 2), version=SCORES)
+        await record(store, n, [checked(float(n % 2)), grade])
+    assert trust.doubt(RANKING, RANKS, SKILL) == "judge not trusted yet: 0 of 30 pairs"
+    trust.refresh()
+    assert trust.doubt(RANKING, RANKS, SKILL) is None
+    assert trust.doubt(RANKING, RANKS, SKILL + 1) is not None
+    assert trust.doubt(RANKING, RANKS.replace("fake", "other"), SKILL) is not None
+    assert trust.doubt(RANKING, "ranking.0.1" + RANKS[11:], SKILL) is not None
+
+
+async def test_planted_answers_bar_a_ranking_whose_scores_are_trusted(store, trust):
+    for n in range(30):
+        grade = judged(float(n % 2), version=SCORES)
+        await record(store, n, [checked(float(n % 2)), grade])
+    its = {"grader": RANKING, "version": RANKS, "skill_id": SKILL, "created_at": NOON}
+    its |= {"episode_id": None, "kind": "swap"}
+    for n in range(20):
+        swap = Probe(task_id=f"t{n}", swap="first", **its)
+        await store.judge_evidence.add_probes([swap])
+    trust.refresh()
+    assert "the first seat won" in (trust.doubt(RANKING, RANKS, SKILL) or "")
+    assert trust.doubt(JUDGE, SCORES, SKILL) is None
+    [_, own] = trust.report([SKILL])
+    assert own["grader"] == RANKING and not own["is_trusted"]
+    assert not any("pairs" in one for one in own["missing"]), "it has none of its own"
+
+
+async def test_rankings_keep_their_outcome_as_long_as_the_scores_are_trusted(store, trust):
+    for n in range(30):
+        grade = judged(float(n % 2), version=SCORES)
+        await record(store, n, [checked(float(n % 2)), grade])
+    trust.refresh()
+    its = episode(id="ep_turn", skill_id=SKILL, source=EpisodeSource.PRACTICE, digested_revision=1)
+    tried = (its, call(id="turn", episode_id=its.id), ranked(1.0))
+    outcome = merged([ranked(1.0)], trust=trust, skill_id=SKILL)
+    assert (outcome.value, outcome.provenance) == (1.0, GradeKind.JUDGE)
+    await store.practice.record([[(*tried, outcome)]])
+    await trust.run(lambda: pytest.fail("nothing changed"))
+    assert [one.grader for one in trust.standings()] == [JUDGE], "a group is no evidence"
+    for n in range(30, 90):
+        grade = judged(1 - float(n % 2), version=SCORES)
+        await record(store, n, [checked(float(n % 2)), grade])
+    changed = []
+    await trust.run(lambda: changed.append(True))
+    assert changed
+    assert store.episodes.get("ep_turn").revision == 2, "its outcome is merged again"
 
 
 async def test_twelve_pairs_do_not(store, trust):

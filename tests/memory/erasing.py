@@ -77,11 +77,15 @@ class Home:
 
     async def practise(self, number: int, of: int) -> str:
         """Record practice on the task that was made of an episode."""
+        return await self.take_again(number, of=f"task_{of:04d}")
+
+    async def take_again(self, number: int, of: str) -> str:
+        """Record practice at a prefix of an episode, or on a task."""
         id = f"ep_practice_{number}"
         its = episode(
             id=id,
             source=EpisodeSource.PRACTICE,
-            task_id=f"task_{of:04d}",
+            task_id=of,
             task_text=PLANTED,
             digested_revision=1,
         )

@@ -47,6 +47,18 @@ async def test_practice_on_an_erased_task_goes_and_does_not_come_back(home):
     assert home.count("episodes") == home.count("calls") == home.count("grades") == 0
 
 
+async def test_turns_taken_again_at_an_erased_prefix_go_and_do_not_come_back(home):
+    its = await home.record(1, session="s-1")
+    await home.record(2)
+    await home.take_again(1, of=its)
+    await home.take_again(2, of="ep_2")
+    told = await home.erase(session="s-1")
+    assert told["counts"]["episodes"] == 2
+    await home.take_again(3, of=its)  # it was on its way
+    left = {row["id"] for row in home.store.episodes.page(limit=9)}
+    assert left == {"ep_2", "ep_practice_2"}
+
+
 async def test_grades_worked_out_meanwhile_are_not_kept(home):
     await home.record(1)
     its = home.store.episodes.get("ep_1")

@@ -118,6 +118,17 @@ def test_what_a_running_cycle_practises_on_stays_until_it_ends(store):
     assert store.tasks.count() == 0
 
 
+def test_what_was_sampled_at_a_prefix_goes_with_it_but_not_while_a_cycle_runs(store):
+    put(store, "ep_1")
+    store.cycles.start(records.cycle(id="cycle_1", skill_ids=()))
+    practice = {"source": EpisodeSource.PRACTICE, "task_id": "ep_1", "cycle_id": "cycle_1"}
+    put(store, "ep_2", timedelta(0), **practice)
+    assert enforce(store, keep_days=5) == 0
+    store.cycles.end("cycle_1", CycleState.NO_SIGNAL, "nothing learned", receipt={})
+    assert enforce(store, keep_days=5) == 2
+    assert kept(store) == []
+
+
 @pytest.mark.parametrize(("task_skill", "num_gone"), [(1, 0), (2, 0), (3, 1), (None, 1)])
 def test_a_task_that_a_running_cycle_may_draw_stays(store, task_skill, num_gone):
     for skill_id in (1, 2, 3):
