@@ -13,8 +13,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from memory.alike import Vectors
 from memory.kinship import Floats, evidence, required
-from memory.regroup import Group, Member, Regrouped, Vectors
+from memory.regroup import Group, Member, Regrouped
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,11 +12,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from memory.alike import Vectors
 from memory.churn import allowance, bounded, num_moved
 from memory.database import Transaction
 from memory.embed import Vector
 from memory.gains import Gains
-from memory.regroup import Group, Regrouped, Vectors, regroup
+from memory.regroup import Group, Regrouped, regroup
 from memory.skill_writes import (
     SYSTEM,
     SkillRow,
