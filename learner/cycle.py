@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from learner import curriculum, live_proof
+from learner import curriculum, live_proof, metrics
 from learner.errors import CycleStoppedError, NoSignalError
 from learner.gate import GateReport, Verdict, compare
 from learner.live_record import LiveRecord
@@ -80,6 +80,7 @@ class LearningCycle:
         receipt = {**self.cycle.receipt, **summed}
         ended = store.cycles.end(self.cycle.id, state, reason, receipt=receipt)
         shutil.rmtree(self._dir, ignore_errors=True)
+        metrics.CYCLES.labels(state.value).inc()
         return ended
 
     @property
@@ -97,7 +98,8 @@ class LearningCycle:
         shop.check_erasure(self.cycle.id)
         shop.store.cycles.set_candidate(self.cycle.id, name)
         self.progress.phase = "publishing the candidate"
-        await shop.weights.publish(name)
+        with metrics.seconds_in("publishing"):
+            await shop.weights.publish(name)
         before = await self._score(tests, self.cycle.start_version, "before")  # as recorded
         self.progress.phase = "scoring the candidate on held-out tasks"
         after = await self._score(tests, name, "after")
@@ -126,7 +128,8 @@ class LearningCycle:
         if shop.live is None:
             raise NoSignalError("there are no held-out tasks")
         self.progress.phase = "comparing recorded answers"
-        live = await shop.live.proof.compare(self.cycle, name)
+        with metrics.seconds_in("comparing"):
+            live = await shop.live.proof.compare(self.cycle, name)
         report = live_proof.judge(guards, live, shop.gate)
         goes_live = shop.promotes_by_itself and shop.live.promotes_by_itself
         is_proven = live_proof.is_proven(live, shop.gate)
@@ -174,7 +177,8 @@ class LearningCycle:
         self, tests: Sequence[TaskSpec], adapter: str, stage: str
     ) -> dict[str, float | None]:
         at = CycleStage(cycle_id=self.cycle.id, name=stage)
-        return await self.workshop.practice.score(tests, adapter=adapter, stage=at)
+        with metrics.seconds_in("scoring"):
+            return await self.workshop.practice.score(tests, adapter=adapter, stage=at)
 
     def _tasks(self) -> dict[TaskRole, list[TaskSpec]]:
         """Return what the cycle works on; the choice is written down before anything is done.
