@@ -44,6 +44,7 @@ def cycle_receipt(steps: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "num_steps": len(steps),
         "num_trained_steps": len(trained),
         "num_rollouts": sum(step["num_rollouts"] for step in steps),
+        "num_truncated": sum(step["num_truncated"] for step in steps),
         "trained_tokens": sum(step["trained_tokens"] for step in trained),
         "reward_first": steps[0]["reward_mean"] if steps else None,
         "reward_last": steps[-1]["reward_mean"] if steps else None,
