@@ -56,6 +56,29 @@ def cycle_receipt(steps: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     }
 
 
+def effect_receipt(effect: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Say whether the steps made rewarded answers likelier, and by how much.
+
+    Args:
+        effect: ``learner.trainer.Effect`` as JSON; None where nothing rewarded was trained, or the
+            service that trained it ended before it could ask.
+
+    Returns:
+        ``effect`` is ``rose``, ``no effect``, or None: not known; the figures beside it.
+    """
+    if effect is None:
+        return {"effect": None}
+    return {"effect": "no effect" if has_no_effect(effect) else "rose", **effect}
+
+
+def has_no_effect(effect: Mapping[str, Any] | None) -> bool:
+    """Say whether it is known that rewarded answers have not become likelier."""
+    if effect is None:
+        return False
+    before, after = effect["rewarded_logprob_before"], effect["rewarded_logprob_after"]
+    return not after > before
+
+
 def why_no_signal(steps: Sequence[Mapping[str, Any]]) -> str:
     """Say why none of the steps taught anything."""
     skipped: Counter[str] = Counter()
