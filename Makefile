@@ -19,7 +19,7 @@ RUNTIME := $(VENV)/.runtime-$(ENGINE)-$(call digest,requirements/$(ENGINE).lock)
 PROJECT := $(VENV)/.project-$(call digest,pyproject.toml)
 DEV := $(VENV)/.dev-$(call digest,requirements/dev.lock)
 
-.PHONY: help serve install test check schema demo lock clean
+.PHONY: help serve install test check schema settings demo lock clean
 
 help: ## Say what each target does
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -39,6 +39,9 @@ check: install $(DEV) ## Format check, lint, types
 
 schema: install ## Write docs/schema.md from the migrations
 	$(BIN)/python -m memory.schema_doc
+
+settings: install ## Write docs/settings.md from the settings' models
+	$(BIN)/python -m assembly.settings_doc
 
 demo: install ## Watch it learn from live tasks and roll back
 	@exec $(BIN)/denizen demo $(ARGS)

@@ -44,7 +44,7 @@ class ServerConfig(BaseModel):
     host: str = "127.0.0.1"
     """Address to listen on; anything but loopback needs ``auth`` keys."""
     port: int = Field(default=8000, ge=0, le=65535)
-    """Port to listen on; 0 takes a free one."""
+    """Port to listen on; 0 takes a free one. 8000 as vLLM's own server."""
     max_body_mib: float = Field(default=8.0, gt=0)
     """Largest request body; a 1M-token conversation fits."""
     max_in_flight: int = Field(default=1_000, ge=1)

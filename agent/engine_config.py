@@ -31,20 +31,21 @@ class EngineConfig(BaseModel):
     """Key of the servers in ``urls``. A child gets a random one."""
 
     model: str | None = None
-    """Folder or hub name of the base model; None: the packaged SmolLM2-135M-Instruct."""
+    """Folder or hub name of the base model; unset: the packaged SmolLM2-135M-Instruct."""
 
     max_loras: int = Field(default=4, ge=2)
     """Adapters in one batch: live, previous, the weights in practice, and one more."""
 
     max_lora_rank: int = 16
-    """Largest adapter rank, one of ``LORA_RANKS``; the default is vLLM's own. The learner's rank
-    may not exceed it."""
+    """Largest adapter rank: 1, 8, 16, 32, 64, 128, 256, 320 or 512; the default is vLLM's own. The
+    learner's rank may not exceed it."""
 
     max_model_len: int = Field(default=2048, ge=128)
     """Tokens of prompt and answer together; at most the model's positions."""
 
     dtype: Literal["auto", "bfloat16", "float16", "float32"] = "bfloat16"
-    """Arithmetic of the base model; the trainer uses the same."""
+    """Arithmetic of the base model. Where ``learner.dtype`` is another one, trainer and sampler
+    differ more than they need."""
 
     kv_cache_gib: int = Field(default=2, ge=1)
     """Key-value cache on a CPU, in GiB; with 2 all of vLLM takes 4.7 GB (packaged model)."""
@@ -56,7 +57,7 @@ class EngineConfig(BaseModel):
     """vLLM's parser of the model's tool calls; None: requests with automatic choice are refused."""
 
     chat_template: str | None = None
-    """File with a chat template; None: the model's own, or for the packaged model, whose own shows
+    """File with a chat template; unset: the model's own, or for the packaged model, whose own shows
     it no tools, a Hermes-style one."""
 
     pin_sessions: bool = False

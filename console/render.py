@@ -15,6 +15,9 @@ CONTROL_CHARACTERS = {code: None for code in [*range(32), *range(127, 160)] if c
 
 UNKNOWN = "-"
 
+BAR_WIDTH = 50
+"""Columns of a bar from 0 to 1; with its label and number it fits a terminal of 80."""
+
 
 def on_terminal() -> bool:
     """Say whether a person reads standard output directly."""
@@ -91,6 +94,21 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, title:
     for line in cells:
         table.add_row(*(Text(value) for value in line))
     Console(highlight=False).print(table)
+
+
+def print_bars(rows: Sequence[tuple[str, float | None]], *, title: str) -> None:
+    """Plot numbers from 0 to 1, a bar a line; nothing in a pipe, whose tables have the numbers."""
+    if not on_terminal() or all(value is None for _, value in rows):
+        return
+    from rich.bar import Bar
+    from rich.console import Console
+    from rich.table import Table
+
+    grid = Table(title=title, title_justify="left", box=None, show_header=False)
+    for label, value in rows:
+        bar = "" if value is None else Bar(1.0, 0.0, value, width=BAR_WIDTH)
+        grid.add_row(label, cell(value), bar)
+    Console(highlight=False).print(grid)
 
 
 def print_fields(fields: Mapping[str, Any]) -> None:

@@ -12,18 +12,19 @@ import asyncio
 import logging
 import random
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from learner import curriculum, live_proof
-from learner.errors import CycleStoppedError, NoSignalError
+from learner import curriculum, live_proof, metrics
+from learner.errors import CycleStoppedError, NoSignalError, TrainingError
 from learner.gate import GateReport, Verdict, compare
 from learner.live_record import LiveRecord
-from learner.receipts import cycle_receipt, why_no_signal
+from learner.receipts import cycle_receipt, effect_receipt, has_no_effect, why_no_signal
 from learner.rehearsal import choose_rehearsed
 from learner.steps import Steps
+from learner.training_process import TrainingProcess
 from learner.workshop import Progress, Workshop
 from memory.errors import ConflictError
 from memory.types import (
@@ -48,6 +49,7 @@ class LearningCycle:
     workshop: Workshop
     progress: Progress = field(default_factory=Progress)
     why_stopped: str | None = None  # set before it is cancelled for good; else it waits
+    effect: Mapping[str, Any] | None = None  # of training on rewarded answers, where it is known
 
     async def run(self) -> Cycle:
         """Learn, prove, and settle what becomes of it.
@@ -56,6 +58,8 @@ class LearningCycle:
         """
         try:
             state, reason = await self._learn()
+            if has_no_effect(self.effect):
+                reason += "; no effect: answers that were rewarded have not become likelier"
         except NoSignalError as error:
             state, reason = CycleState.NO_SIGNAL, error.message
         except CycleStoppedError as error:
@@ -77,9 +81,10 @@ class LearningCycle:
         if state in {CycleState.FAILED, CycleState.INTERRUPTED}:
             store.versions.reject_unproven(self.cycle.id)
         summed = cycle_receipt([step.receipt for step in store.cycles.steps(self.cycle.id)])
-        receipt = {**self.cycle.receipt, **summed}
+        receipt = {**self.cycle.receipt, **summed, **effect_receipt(self.effect)}
         ended = store.cycles.end(self.cycle.id, state, reason, receipt=receipt)
         shutil.rmtree(self._dir, ignore_errors=True)
+        metrics.CYCLES.labels(state.value).inc()
         return ended
 
     @property
@@ -97,7 +102,8 @@ class LearningCycle:
         shop.check_erasure(self.cycle.id)
         shop.store.cycles.set_candidate(self.cycle.id, name)
         self.progress.phase = "publishing the candidate"
-        await shop.weights.publish(name)
+        with metrics.seconds_in("publishing"):
+            await shop.weights.publish(name)
         before = await self._score(tests, self.cycle.start_version, "before")  # as recorded
         self.progress.phase = "scoring the candidate on held-out tasks"
         after = await self._score(tests, name, "after")
@@ -126,7 +132,8 @@ class LearningCycle:
         if shop.live is None:
             raise NoSignalError("there are no held-out tasks")
         self.progress.phase = "comparing recorded answers"
-        live = await shop.live.proof.compare(self.cycle, name)
+        with metrics.seconds_in("comparing"):
+            live = await shop.live.proof.compare(self.cycle, name)
         report = live_proof.judge(guards, live, shop.gate)
         goes_live = shop.promotes_by_itself and shop.live.promotes_by_itself
         is_proven = live_proof.is_proven(live, shop.gate)
@@ -149,7 +156,15 @@ class LearningCycle:
                 self.progress.phase = "scoring the live version on held-out tasks"
                 await self._score(tests, start, "before")
                 await steps.run(train, training)
+                self.effect = await self._effect(training)
         return steps
+
+    async def _effect(self, training: TrainingProcess) -> Mapping[str, Any] | None:
+        try:
+            return await training.effect()
+        except TrainingError:  # the weights are safe; a cycle is not lost for a figure of it
+            log.warning("what training did to rewarded answers is not known", exc_info=True)
+            return None
 
     async def _seal(self, steps: Steps) -> AdapterVersion:
         """Make a version of what the steps have left.
@@ -174,7 +189,8 @@ class LearningCycle:
         self, tests: Sequence[TaskSpec], adapter: str, stage: str
     ) -> dict[str, float | None]:
         at = CycleStage(cycle_id=self.cycle.id, name=stage)
-        return await self.workshop.practice.score(tests, adapter=adapter, stage=at)
+        with metrics.seconds_in("scoring"):
+            return await self.workshop.practice.score(tests, adapter=adapter, stage=at)
 
     def _tasks(self) -> dict[TaskRole, list[TaskSpec]]:
         """Return what the cycle works on; the choice is written down before anything is done.

@@ -44,6 +44,7 @@ def cycle_receipt(steps: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "num_steps": len(steps),
         "num_trained_steps": len(trained),
         "num_rollouts": sum(step["num_rollouts"] for step in steps),
+        "num_truncated": sum(step["num_truncated"] for step in steps),
         "trained_tokens": sum(step["trained_tokens"] for step in trained),
         "reward_first": steps[0]["reward_mean"] if steps else None,
         "reward_last": steps[-1]["reward_mean"] if steps else None,
@@ -71,6 +72,29 @@ def _next_turns(steps: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
     totals["left_out"] = steps[-1]["left_out"]
     why_not = Counter(step["why_not"] for step in steps if step["why_not"] is not None)
     return totals | {name: dict(one) for name, one in counted.items()} | {"why_not": dict(why_not)}
+
+
+def effect_receipt(effect: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Say whether the steps made rewarded answers likelier, and by how much.
+
+    Args:
+        effect: ``learner.trainer.Effect`` as JSON; None where nothing rewarded was trained, or the
+            service that trained it ended before it could ask.
+
+    Returns:
+        ``effect`` is ``rose``, ``no effect``, or None: not known; the figures beside it.
+    """
+    if effect is None:
+        return {"effect": None}
+    return {"effect": "no effect" if has_no_effect(effect) else "rose", **effect}
+
+
+def has_no_effect(effect: Mapping[str, Any] | None) -> bool:
+    """Say whether it is known that rewarded answers have not become likelier."""
+    if effect is None:
+        return False
+    before, after = effect["rewarded_logprob_before"], effect["rewarded_logprob_after"]
+    return not after > before
 
 
 def why_no_signal(steps: Sequence[Mapping[str, Any]]) -> str:

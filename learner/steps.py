@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from learner import curriculum
+from learner import curriculum, metrics
 from learner.adapter_files import moments_path
 from learner.adapter_format import inspect
 from learner.errors import CycleStoppedError, NoSignalError
@@ -158,6 +158,7 @@ class Steps:
         )
         await asyncio.to_thread(self.workshop.store.cycles.add_step, step)
         self.done.append(step)
+        metrics.note_step(receipt)
         if before not in {None, self.weights}:
             moments_path(before).unlink(missing_ok=True)
         return SHA256 in receipt

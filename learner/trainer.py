@@ -66,6 +66,23 @@ class StepReceipt:
         return asdict(self)
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Effect:
+    """What became of rewarded answers: mean log-probability of their tokens, nats.
+
+    Of those of one micro-batch, trained in the first step of this process that had any; tokens with
+    an advantage above 0 and a sampler log-probability.
+    """
+
+    num_rewarded_tokens: int
+    rewarded_logprob_before: float  # before that step
+    rewarded_logprob_after: float  # under the weights now
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as plain JSON."""
+        return asdict(self)
+
+
 class Trainer:
     """Owns model and optimizer of one learning run; AdamW's moments last from step to step."""
 
@@ -104,6 +121,7 @@ class Trainer:
         self._check_model()
         self._parameters = [p for p in self._model.parameters() if p.requires_grad]
         self._start = [parameter.detach().clone() for parameter in self._parameters]
+        self._watched: tuple[MicroBatch, float] | None = None  # for ``effect``
         # No weight decay: it would move the weights even where the gradient is zero.
         self._optimizer = torch.optim.AdamW(
             self._parameters, lr=config.learning_rate, weight_decay=0.0
@@ -153,6 +171,23 @@ class Trainer:
             backward_s=gradient.backward_s,
             optimizer_s=time.perf_counter() - started,
             peak_memory_mib=_peak_memory_mib(self._device),
+        )
+
+    @torch.no_grad()
+    def effect(self) -> Effect | None:
+        """Say whether rewarded answers are likelier than before; one forward pass.
+
+        Returns:
+            None where no step had a rewarded token.
+        """
+        if self._watched is None:
+            return None
+        batch, before = self._watched
+        logprobs_M = self.trainer_logprobs(batch)[_is_rewarded(batch)]
+        return Effect(
+            num_rewarded_tokens=len(logprobs_M),
+            rewarded_logprob_before=before,
+            rewarded_logprob_after=float(logprobs_M.mean()),
         )
 
     def trainer_logprobs(self, batch: MicroBatch) -> Tensor:
@@ -208,8 +243,12 @@ class Trainer:
         for index in pack(ids, max_tokens=self.config.tokens_per_microbatch):
             started = time.perf_counter()
             batch = microbatches.collate([rows[i] for i in index], self._device)
+            logprobs_N = self.trainer_logprobs(batch)
+            rewarded_N = _is_rewarded(batch)
+            if self._watched is None and rewarded_N.any():
+                self._watched = batch, float(logprobs_N.detach()[rewarded_N].mean())
             loss, batch_stats = policy_loss(
-                self.trainer_logprobs(batch),
+                logprobs_N,
                 batch.sampler_logprobs_N,
                 batch.advantages_N,
                 batch.row_N,
@@ -222,7 +261,10 @@ class Trainer:
             stats += batch_stats
             forward_ended = time.perf_counter()
             loss.backward()  # type: ignore[no-untyped-call]
-            del loss  # or its graph stands beside the next micro-batch's while that one grows
+            del (
+                loss,
+                logprobs_N,
+            )  # or its graph stands beside the next micro-batch's while that one grows
             forward_s += forward_ended - started
             backward_s += time.perf_counter() - forward_ended
         return _SummedGradient(
@@ -321,6 +363,11 @@ class _SummedGradient:
     loss_sum: float
     forward_s: float
     backward_s: float
+
+
+def _is_rewarded(batch: MicroBatch) -> Tensor:
+    """Return bool [N]: a token that the loss makes likelier."""
+    return (batch.advantages_N > 0) & batch.sampler_logprobs_N.isfinite()
 
 
 def _peak_memory_mib(device: torch.device) -> float:

@@ -139,10 +139,30 @@ class TrainingProcess:
             TrainingError: the step failed, timed out, or the process died; says how.
         """
         paths = {"rows": str(rows_path.absolute()), "out": str(out_dir.absolute())}
-        request = json.dumps({**paths, "keep_moments": keep_moments})
+        receipt: dict[str, Any] = await self._ask({**paths, "keep_moments": keep_moments})
+        return receipt
+
+    async def effect(self) -> dict[str, Any] | None:
+        """Ask what the steps have done to answers that were rewarded.
+
+        Returns:
+            ``learner.trainer.Effect`` as JSON; None where no step of this process had any.
+
+        Raises:
+            TrainingError: it failed, timed out, or the process died; says how.
+        """
+        effect: dict[str, Any] | None = await self._ask({"effect": True})
+        return effect
+
+    async def _ask(self, request: dict[str, Any]) -> Any:
+        """Return what the process answers.
+
+        Raises:
+            DenizenError: the one that it answers with, or a ``TrainingError``.
+        """
         try:
             async with asyncio.timeout(self._step_timeout_s):
-                line = await self._exchange(request.encode() + b"\n")
+                line = await self._exchange(json.dumps(request).encode() + b"\n")
         except TimeoutError as error:
             await self._kill()
             raise TrainingError(
@@ -154,8 +174,7 @@ class TrainingProcess:
         reply = json.loads(line)
         if not reply["ok"]:
             raise _ERRORS.get(reply["kind"], TrainingError)(reply["error"])
-        receipt: dict[str, Any] = reply["receipt"]
-        return receipt
+        return reply["receipt"]
 
     async def _exchange(self, request: bytes) -> bytes:
         """Send one line and return the answer; cut short or empty when the process is gone."""

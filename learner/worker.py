@@ -7,8 +7,10 @@ requests from stdin, one JSON object a line, and answers each with one line on s
                                                  or  {"ok": false, "kind": "no_signal", "error":
                                                  "..."}
 
-``"keep_moments": true`` in a request leaves the optimizer's moments beside the adapter, and
-``--resume-from`` goes on from such a folder as the process that wrote it would have gone on.
+``{"effect": true}`` asks what the steps have done to answers that were rewarded
+(``learner.trainer.Effect``, or null). ``"keep_moments": true`` in a request for a step leaves the
+optimizer's moments beside the adapter, and ``--resume-from`` goes on from such a folder as the
+process that wrote it would have gone on.
 
 With ``--rows FILE --out DIR`` it answers one such request and ends. With ``--rows FILE … --run
 DIR`` it makes a step on each file into ``DIR/step-01``, ``DIR/step-02``, …, each with the
@@ -79,9 +81,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def answer_request(trainer: Trainer, line: str) -> dict[str, Any]:
-    """Make one step and publish its adapter; return the reply."""
+    """Make one step and publish its adapter, or say what the steps did; return the reply."""
     try:
         request = json.loads(line)
+        if "effect" in request:
+            return _effect(trainer)
         rows_path, out = Path(request["rows"]), Path(request["out"])
     except (ValueError, KeyError, TypeError) as error:
         return _failure(RowError(f"not a request ({error}): {line[:200]!r}"))
@@ -96,6 +100,15 @@ def answer_request(trainer: Trainer, line: str) -> dict[str, Any]:
     except DenizenError as error:
         return _failure(error)
     return {"ok": True, "receipt": receipt.to_json()}
+
+
+def _effect(trainer: Trainer) -> dict[str, Any]:
+    try:
+        with _naming_memory():
+            effect = trainer.effect()
+    except DenizenError as error:
+        return _failure(error)
+    return {"ok": True, "receipt": None if effect is None else effect.to_json()}
 
 
 def publish_adapter(trainer: Trainer, out: Path) -> None:

@@ -60,7 +60,8 @@ class MemoryConfig(BaseModel):
     commit, some milliseconds later. For the second it waits for the commit and one fsync.
     """
     max_queue: int = 10_000
-    """Writes that may wait for the writer before callers are told to come back later."""
+    """Writes that may wait for the writer before callers are told to come back later; of calls of
+    500 tokens one core writes as many in some three seconds (``bench/memory.py``)."""
     keep_days: float | None = Field(default=None, gt=0)
     """Days after its last call or feedback that an episode is kept, with all that was made of it:
     grades, feedback, its vector, the task derived from it and practice on that. Without: for ever.

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from typer.testing import Result
 
-from console import follow
+from console import follow, render
 
 Run = Callable[..., Result]
 
@@ -178,3 +178,78 @@ def test_a_cycle_shows_where_it_is_and_its_steps(service, denizen: Run) -> None:
     assert "1\t0.070\t0.250\t8\t-\t-\t21.400" in lines
     assert "2\t-\t-\t-\t-\t-\t-" in lines
     assert json.loads(denizen("cycles", "show", "cycle_1", "--json").stdout) == cycle
+
+
+TRAINED = FIRST["receipt"] | {
+    "parameter_change": 0.00012,
+    "kl_reference": None,
+    "kl_sampler_trainer": 0.0021,
+    "logprob_gap": 0.0604,
+    "is_clipped_share": 0.25,
+    "num_truncated": 3,
+    "peak_memory_mib": 1727.4,
+}
+RECORDED = {"reward_mean": None, "live": {"reward_mean": 0.5}, "skipped_groups": {}}
+
+
+def on_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a terminal of 80 columns, without colour, show what is printed."""
+    monkeypatch.setattr(render, "on_terminal", lambda: True)
+    monkeypatch.setattr(follow, "on_terminal", lambda: True)
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("NO_COLOR", "1")
+
+
+def test_what_a_step_did_to_the_weights_and_skipped_is_shown(service, denizen: Run) -> None:
+    cycle = STARTED | {"steps": [step(1, **TRAINED), step(2, **RECORDED)]}
+    service.answer("GET /v1/cycles/cycle_1", cycle)
+    lines = denizen("cycles", "show", "cycle_1").stdout.splitlines()
+    assert "step\tchange\tkl\tkl sampler\tgap\tclipped\tcut\tmib" in lines
+    assert "1\t0.00012\t-\t0.0021\t0.0604\t0.25\t3\t1727" in lines
+    assert "2\t-\t-\t-\t-\t-\t-\t-" in lines
+    assert lines[lines.index("step\tzero_signal") + 1 :][:2] == ["1\t2", "2\t0"]
+    assert "2\t0.500\t-\t-\t-\t-\t-" in lines  # the reward is that of recorded episodes
+
+
+def test_a_terminal_plots_reward_by_step_and_the_score_before_and_after(
+    service, denizen: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on_terminal(monkeypatch)
+    steps = [step(1, **TRAINED), step(2, reward_mean=0.5), step(3, reward_mean=1.0), step(4)]
+    service.answer("GET /v1/cycles/cycle_1", ENDED | {"steps": steps})
+    shown = denizen("cycles", "show", "cycle_1").stdout
+    lines = [" ".join(line.split()) for line in shown.splitlines()]
+    assert lines[lines.index("mean reward (0 to 1)") + 1 :][:4] == [
+        "step 1 0.070 ███▌",  # 3.5 of 50 columns
+        f"step 2 0.500 {25 * chr(0x2588)}",
+        f"step 3 1.000 {50 * chr(0x2588)}",
+        "step 4 -",
+    ]
+    title = "held-out score (0 to 1), gain +0.300 (95%: +0.200 to +0.400)"
+    assert lines[lines.index(title) + 1 :][:2] == [
+        f"before 0.100 {5 * chr(0x2588)}",
+        f"after 0.400 {20 * chr(0x2588)}",
+    ]
+    assert max(map(len, shown.splitlines())) <= 80
+    assert "\x1b" not in shown
+
+
+def test_a_cycle_of_recorded_episodes_alone_plots_their_reward(
+    service, denizen: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on_terminal(monkeypatch)
+    service.answer("GET /v1/cycles/cycle_1", STARTED | {"steps": [step(1, **RECORDED)]})
+    lines = denizen("cycles", "show", "cycle_1").stdout.splitlines()
+    place = lines.index(next(line for line in lines if "reward of recorded episodes" in line))
+    assert lines[place + 1].split() == ["step", "1", "0.500", 25 * "█"]
+
+
+def test_without_a_score_on_both_sides_nothing_is_plotted_of_it(
+    service, denizen: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on_terminal(monkeypatch)
+    gate = GATE | {"overall": EMPTY_SCORE, "verdict": "inconclusive"}
+    service.answer("GET /v1/cycles/cycle_1", ENDED | {"gate": gate, "steps": []})
+    result = denizen("cycles", "show", "cycle_1")
+    assert result.exit_code == 0
+    assert "(0 to 1)" not in result.stdout

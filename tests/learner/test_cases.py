@@ -248,10 +248,17 @@ def test_p42_a_step_proves_that_it_changed_something(model_dir: Path) -> None:
     trainer, rows = Trainer(model_dir, CONFIG), make_rows()
     batch = microbatches.collate(rows, CPU)
     before = trainer.trainer_logprobs(batch).detach()
+    assert trainer.effect() is None
     receipts = [trainer.step(rows) for _ in range(3)]
     assert all(receipt.parameter_change > 0 for receipt in receipts)
-    gain = trainer.trainer_logprobs(batch).detach() - before
-    assert gain[batch.advantages_N > 0].mean() > 0
+    after = trainer.trainer_logprobs(batch).detach()
+    rewarded = batch.advantages_N > 0
+    assert after[rewarded].mean() > before[rewarded].mean()
+    effect = trainer.effect()
+    assert effect is not None
+    assert effect.num_rewarded_tokens == rewarded.sum()
+    assert effect.rewarded_logprob_before == pytest.approx(float(before[rewarded].mean()))
+    assert effect.rewarded_logprob_after == pytest.approx(float(after[rewarded].mean()))
     with pytest.raises(TrainingError, match="did not move"):
         Trainer(model_dir, CONFIG.model_copy(update={"learning_rate": 0.0})).step(rows)
 

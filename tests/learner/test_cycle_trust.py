@@ -74,6 +74,7 @@ class FakeTraining:
 
     def __init__(self) -> None:
         self.rows: list[dict[str, Any]] = []
+        self.logprob_after = -0.5
 
     async def __aenter__(self) -> "FakeTraining":
         return self
@@ -88,6 +89,13 @@ class FakeTraining:
         out_dir.mkdir()
         write_adapter(out_dir)
         return {"trained_tokens": len(self.rows), "grad_norm": 1.0}
+
+    async def effect(self) -> dict[str, Any]:
+        return {
+            "num_rewarded_tokens": 8,
+            "rewarded_logprob_before": -0.75,
+            "rewarded_logprob_after": self.logprob_after,
+        }
 
 
 async def sample(
@@ -209,3 +217,14 @@ async def test_a_cycle_on_a_trusted_judge_alone_learns(store, trust, training, t
     # What a judge said is noted with the version that it taught.
     told = store.episodes.trained_on(store.versions.episodes_of(cycle.candidate)[0])
     assert (told[0]["outcome_provenance"], told[0]["outcome_changed"]) == ("judge", False)
+
+
+@pytest.mark.parametrize(("after", "effect"), [(-0.5, "rose"), (-0.75, "no effect")])
+async def test_p42_a_cycle_says_whether_rewarded_answers_became_likelier(
+    store, trust, training, tmp_path, after: float, effect: str
+) -> None:
+    training.logprob_after = after
+    cycle = await cycle_of(store, trust, training, tmp_path, [CHECKED]).run()
+    assert cycle.receipt["effect"] == effect
+    assert cycle.receipt["rewarded_logprob_after"] == after
+    assert ("no effect" in (cycle.end_reason or "")) == (effect == "no effect")

@@ -100,6 +100,9 @@ class Training:
             moments_path(out_dir).touch()
         return {"trained_tokens": 4, "grad_norm": 1.0}
 
+    async def effect(self) -> None:
+        return None
+
 
 class Rehearsal:
     """Has one row for each step, of an episode that it skipped another for."""

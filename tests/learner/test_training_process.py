@@ -78,6 +78,7 @@ async def test_steps_return_receipts_and_failures_keep_their_kind(
     equal = tmp_path / "equal.jsonl"
     write_rows(equal, [make_row(seed=1, advantage=0.0)])
     async with process_of(model_dir, tmp_path) as training:
+        assert await training.effect() is None
         receipt = await training.step(rows_path, tmp_path / "step-01")
         assert receipt["parameter_change"] > 0
         with pytest.raises(NoSignalError):
@@ -87,6 +88,9 @@ async def test_steps_return_receipts_and_failures_keep_their_kind(
         with pytest.raises(AdapterError, match="exists already"):
             await training.step(rows_path, tmp_path / "step-01")
         assert (await training.step(rows_path, tmp_path / "step-02"))["trained_tokens"] > 0
+        effect = await training.effect()
+        assert effect is not None
+        assert effect["rewarded_logprob_after"] > effect["rewarded_logprob_before"]
     assert pids_of(str(model_dir)) == []
     assert (tmp_path / "step-02" / "adapter_model.safetensors").exists()
 

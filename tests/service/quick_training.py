@@ -41,3 +41,6 @@ class QuickTraining:
         out_dir.mkdir()
         write_adapter(out_dir, tensors, adapter_config(target_modules=[TARGET]))
         return {"trained_tokens": len(rows), "grad_norm": 1.0}
+
+    async def effect(self) -> None:
+        """Know nothing of it."""
