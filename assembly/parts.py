@@ -117,6 +117,7 @@ class Parts:
             store,
             embedder=embedder,
             index=self.vectors,
+            reader=self.sorter,
             config=settings.recall,
             control_tokens=control_tokens,
         )

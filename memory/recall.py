@@ -76,6 +76,13 @@ class Search(Protocol):
         """Return the nearest, the nearest first."""
 
 
+class TaskReader(Protocol):
+    """What tells a task from the words around it, as for the vectors that are searched."""
+
+    def task_of(self, tenant: str | None, *said: str) -> str:
+        """Return what was said without what the tenant's other conversations say as well."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Example:
     """An earlier episode, as it is quoted."""
@@ -130,6 +137,7 @@ class Recall:
         *,
         embedder: Embedder,
         index: Search,
+        reader: TaskReader,
         config: RecallConfig,
         control_tokens: ControlTokens,
     ) -> None:
@@ -137,17 +145,18 @@ class Recall:
         self._store = store
         self._embedder = embedder
         self._index = index
+        self._reader = reader
         self._control_tokens = control_tokens
         self._guidelines = Guidelines(store.database)
         self._workers = ThreadPoolExecutor(WORKERS, "denizen-recall")
 
     async def recall(
-        self, task: str, *, tenant: str | None, task_key: str | None, but: str
+        self, said: Sequence[str], *, tenant: str | None, task_key: str | None, but: str
     ) -> Recalled | None:
         """Return what helps with a task, or None when there is nothing.
 
         Args:
-            task: its text.
+            said: what the user says of it.
             tenant: whose episodes are looked at.
             task_key: the caller's own name for this kind of task.
             but: the episode that the task belongs to.
@@ -157,7 +166,7 @@ class Recall:
             DenizenError: the task could not be embedded or searched for.
         """
         loop = asyncio.get_running_loop()
-        work = loop.run_in_executor(self._workers, self._recall, task, tenant, task_key, but)
+        work = loop.run_in_executor(self._workers, self._recall, said, tenant, task_key, but)
         return await asyncio.wait_for(work, self.config.deadline_ms / 1000)
 
     def close(self) -> None:
@@ -165,9 +174,9 @@ class Recall:
         self._workers.shutdown(wait=False, cancel_futures=True)
 
     def _recall(
-        self, task: str, tenant: str | None, task_key: str | None, but: str
+        self, said: Sequence[str], tenant: str | None, task_key: str | None, but: str
     ) -> Recalled | None:
-        [embedding] = self._embedder.embed([task])
+        [embedding] = self._embedder.embed([self._reader.task_of(tenant, *said)])
         if embedding.vector_D is None:
             return None
         near = self._index.search(embedding.vector_D, limit=CANDIDATES, tenant=tenant)
@@ -185,7 +194,7 @@ class Recall:
                 episode_id=row["id"],
                 outcome=row["outcome_value"],
                 similarity=round(similarity[row["id"]], 4),
-                task=row["task_text"].strip(),
+                task=self._reader.task_of(tenant, row["task_text"]).strip(),
                 answer=answer,
             )
             for row in found

@@ -160,9 +160,9 @@ class Sorter:
         """Return ``D``."""
         return self._embedder.dimension
 
-    def task_of(self, tenant: str | None, text: str) -> str:
-        """Return a text without what the tenant's other conversations say as well."""
-        return self._shared_by(tenant).without([text])
+    def task_of(self, tenant: str | None, *said: str) -> str:
+        """Return what was said without what the tenant's other conversations say as well."""
+        return self._shared_by(tenant).without(said)
 
     def renew(self) -> int:
         """Embed again what another embedder embedded, or what is read differently by now.
