@@ -117,7 +117,7 @@ class Parts:
             store,
             embedder=embedder,
             index=self.vectors,
-            reader=self.sorter,
+            sorting=self.sorter,
             config=settings.recall,
             control_tokens=control_tokens,
         )

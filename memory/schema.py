@@ -340,3 +340,12 @@ def m012_cycles_that_go_on(db: Database) -> None:
         ) STRICT;
         CREATE INDEX cycle_episodes_by_episode ON cycle_episodes(episode_id);
     """)
+
+
+@migrations()
+def m013_what_is_recalled(db: Database) -> None:
+    """What went well in a skill is found however few of its episodes were graded."""
+    db.executescript("""
+        CREATE INDEX episodes_graded ON episodes(skill_id, id, outcome_value)
+            WHERE outcome_value IS NOT NULL;
+    """)

@@ -13,10 +13,11 @@ from typing import Any
 import numpy as np
 
 from memory.database import Transaction
-from memory.embed import Embedding
+from memory.embed import Embedding, Vector
 from memory.errors import ConflictError
+from memory.skill_finder import SkillFinder
 from memory.skill_writes import VectorOf, newest_change, place, save_skill, set_vector
-from memory.skills import MAX_PEN, Assignment, Embedder, SkillAssigner, SkillsConfig
+from memory.skills import MAX_PEN, Assignment, Embedder, SkillsConfig
 from memory.store import Store
 from memory.task_store import set_task_skill
 from memory.task_texts import LEAST_CHARACTERS, WINDOW, SharedText, asked, text_key
@@ -70,7 +71,7 @@ class Sorter:
         skills, embedder = self._store.skills, self._embedder
         self._seen = skills.newest_change()
         self._is_stale = False
-        self._assigner = SkillAssigner.load(
+        self._assigner = SkillFinder.load(
             skills.centroids(embedder.id),
             skills.pen(embedder.id, MAX_PEN),
             dimension=embedder.dimension,
@@ -163,6 +164,13 @@ class Sorter:
     def task_of(self, tenant: str | None, *said: str) -> str:
         """Return what was said without what the tenant's other conversations say as well."""
         return self._shared_by(tenant).without(said)
+
+    def skill_of(self, vector_D: Vector, *, tenant: str | None) -> int | None:
+        """Return the skill that an episode's text would join, as the skills were last read.
+
+        For what is asked in passing: nothing is read from the database, and nothing changed.
+        """
+        return self._assigner.find(vector_D, tenant=tenant)
 
     def renew(self) -> int:
         """Embed again what another embedder embedded, or what is read differently by now.
