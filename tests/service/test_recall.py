@@ -186,6 +186,14 @@ def test_a_guideline_is_recalled_and_can_be_withdrawn(patient, engine):
     assert patient.http.patch(path, json={"guideline": ""}).json()["guideline"] is None
     chat(patient, "sum of 7 and 8", RECALL)
     assert "bare number" not in sent(engine)[0]["content"]
+    told = patient.http.put(f"{path}/guideline", json={"text": "Be brief.", "author": "ada"}).json()
+    assert (told["version"], told["text"]) == (3, "Be brief.")
+    chat(patient, "sum of 9 and 9", RECALL)
+    assert "Be brief." in sent(engine)[0]["content"]
+    assert patient.http.get(f"{path}/guideline").json() == told
+    kept = [(one["version"], one["text"], one["author"]) for one in told["history"]]
+    assert kept[1:] == [(2, "", "admin"), (3, "Be brief.", "ada")]
+    assert patient.http.get("/v1/skills/99/guideline").status_code == 404
 
 
 def test_a_recall_that_takes_too_long_is_left_out_and_counted(engine, tmp_path, monkeypatch):
