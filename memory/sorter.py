@@ -62,6 +62,7 @@ class Sorter:
         self._embedder = embedder
         self._config = config
         self._shared: dict[str | None, SharedText] = {}
+        self._retried_to = ""  # the last id whose text was tried again since the start
         for row in store.skills.newest_texts(WINDOW):
             self._shared_by(row["tenant"]).note([row["task_text"]])
         self.read()
@@ -85,10 +86,13 @@ class Sorter:
     def warm_up(self) -> None:
         """Load the embedder, and find the skills again that lie in another embedder's space.
 
+        Tasks that no vector could be made of are looked at again, too.
+
         Raises:
             EmbeddingError: it cannot be loaded.
         """
         self._embedder.embed(["warm up"])
+        self._store.tasks.try_again()
         for skill in self._store.skills.placed_by_others(self._embedder.id):
             texts = self._store.skills.newest_texts_of(skill["id"], SAMPLE)
             embeddings = self._embed([self.task_of(skill["tenant"], text) for text in texts])
@@ -173,17 +177,20 @@ class Sorter:
         return self._assigner.find(vector_D, tenant=tenant)
 
     def renew(self) -> int:
-        """Embed again what another embedder embedded, or what is read differently by now.
+        """Embed again what another embedder embedded, what is read differently by now, or failed.
 
-        A preamble is known as one only after some conversations had it. Some at a time.
+        A preamble is known as one only after some conversations had it. What came out as no vector
+        is tried once more in each process. Some at a time.
 
         Returns:
-            How many vectors were replaced.
+            How many vectors were replaced, or are still missing.
 
         Raises:
             EmbeddingError: texts cannot be embedded.
         """
-        stale = self._store.skills.embedded_by_others(self._embedder.id, RENEWED)
+        skills, embedder_id = self._store.skills, self._embedder.id
+        failed = skills.without_vector(embedder_id, after=self._retried_to, limit=RENEWED)
+        stale = [*skills.embedded_by_others(embedder_id, RENEWED), *failed]
         texts = {row["id"]: self.task_of(row["tenant"], row["task_text"]) for row in stale}
         for row in self._store.skills.newest_long_texts(LEAST_CHARACTERS, WINDOW):
             text = self._task_of_episode(row)
@@ -192,6 +199,8 @@ class Sorter:
         found = list(texts.items())
         for at in range(0, len(found), SLICE):
             self._renew(found[at : at + SLICE])
+        if failed:
+            self._retried_to = failed[-1]["id"]
         return len(found)
 
     def _renew(self, texts: Sequence[tuple[str, str]]) -> None:
