@@ -19,7 +19,8 @@ from memory.index import is_direction
 from memory.tenants import Sight
 
 NEWEST = 1_000
-"""Compared one by one: 1.5 MB of vectors at 384 dimensions, read and compared in milliseconds."""
+"""Compared one by one: 1.5 MB of vectors at 384 dimensions, which take 15 ms of a core to read and
+compare in a skill of 100,000 episodes of which 2,000 are graded."""
 NEAREST = 50
 """Asked of the index, graded or not, where a skill has more than the newest."""
 GOOD = """e.outcome_value >= ? AND e.source != 'practice' AND (e.learn OR e.withheld = 'tenant')
