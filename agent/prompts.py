@@ -18,7 +18,8 @@ from agent import metrics
 from agent.exchange import Exchange
 from memory.privacy import Privacy
 from memory.recall import Recall, RecallError
-from memory.types import Message, message_text
+from memory.task_texts import asked
+from memory.types import Message
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,12 +92,12 @@ class Prompts:
             return given
         if not messages or messages[-1].get("role") != "user":
             return None
-        asked, episode = exchange.ask, exchange.place.episode
+        episode, is_new = exchange.place.episode, exchange.place.parent_id is None
         try:
             found = await self._recall.recall(
-                message_text(users[-1]),
+                asked(users if is_new else users[-1:], ""),
                 tenant=episode.tenant,
-                task_key=asked.metadata.task,
+                task_key=exchange.ask.metadata.task,
                 but=episode.id,
             )
         except RecallError as error:

@@ -14,7 +14,7 @@ from learner import adapter_routes, cycle_routes, task_routes
 from learner.curriculum import missing
 from learner.evaluation import Evaluation
 from learner.trees import rows_of_tree
-from memory import erase_routes
+from memory import erase_routes, guideline_routes
 from memory import routes as memory_routes
 from memory.http import answer_errors
 
@@ -51,6 +51,7 @@ def _routers(parts: Parts, status: Status) -> list[APIRouter]:
         ),
         grader_routes.routes(store, wake, parts.privacy),
         rubric_routes.routes(store),
+        guideline_routes.routes(store),
         erase_routes.routes(store, parts.eraser),
         task_routes.routes(store, settings.tasks, wake, has_judge=parts.judges.is_on),
         cycle_routes.routes(store, parts.runner),

@@ -118,6 +118,7 @@ class Parts:
             store,
             embedder=embedder,
             index=self.vectors,
+            sorting=self.sorter,
             config=settings.recall,
             control_tokens=control_tokens,
         )

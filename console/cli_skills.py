@@ -1,5 +1,6 @@
 """``denizen skills``: the task types that were found, and whether each may be learned."""
 
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -139,8 +140,49 @@ def rubric(
     typer.echo(f"version {answer['version']} ({harmless(by)})\n\n{harmless(answer['text'])}")
 
 
+@skills.command("guideline")
+def guideline(
+    skill: SkillId,
+    file: Annotated[
+        Path | None,
+        typer.Option("--set", help="A file (-: standard input) whose text is approved."),
+    ] = None,
+    withdraw: Annotated[bool, typer.Option("--withdraw", help="Let none be in force.")] = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """Show how a skill's tasks are to be done, as recall tells the model; approve or withdraw it.
+
+    Earlier versions are kept, with when and by whom: --json shows them.
+    """
+    text = _approved(file, withdraw=withdraw)
+    path = ("skills", str(skill), "guideline")
+    with connect() as client:
+        answer = client.get(*path) if text is None else client.put(*path, body={"text": text})
+    if as_json:
+        print_json(answer)
+    elif answer["version"] is None:
+        typer.echo("none is in force")
+    else:
+        by = answer["history"][-1]["author"]
+        typer.echo(f"version {answer['version']} ({harmless(by)})\n\n{harmless(answer['text'])}")
+
+
+def _approved(file: Path | None, *, withdraw: bool) -> str | None:
+    """Return the text that is to be in force, empty for none; None: what is stays."""
+    if file is None:
+        return "" if withdraw else None
+    if withdraw:
+        raise stop("--set and --withdraw exclude each other", ExitCode.USAGE)
+    text = _text_of(file)
+    if not text.strip():
+        raise stop("the text is empty: --withdraw takes a guideline back", ExitCode.USAGE)
+    return text
+
+
 def _text_of(file: Path) -> str:
     try:
+        if str(file) == "-":
+            return sys.stdin.read()
         return file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise stop(f"cannot read {file}: {error}", ExitCode.USAGE) from error

@@ -1,4 +1,4 @@
-"""``denizen demo``: the whole loop with real parts: ask, learn, compare, roll back."""
+"""``denizen demo``: the whole loop with real parts: ask, learn, recall, compare, roll back."""
 
 import platform
 import time
@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from console.client import ServiceClient
+from console.demo_recall import recall_once
 from console.demo_service import demo_service
 from console.demo_traffic import FAMILIES, Tally, User, mixed_tasks
 from console.follow import step_line
@@ -24,11 +25,12 @@ SETTINGS = {
     "DENIZEN_LEARNER__MIN_NEW_SIGNAL": "40",
     "DENIZEN_LEARNER__STEPS_PER_CYCLE": "14",
     "DENIZEN_PROMOTION__MODE": "auto",
+    "DENIZEN_RECALL__DEADLINE_MS": "5000",  # the one recalled request may wait for a busy core
 }
 
 
 def run_demo(*, as_json: bool) -> int:
-    """Run the demo; return the exit code: 0 when it learned, lost no request, and rolled back."""
+    """Run the demo; return the exit code: 0: it learned, recalled, lost no request, rolled back."""
     began = time.monotonic()
     console = Console(stderr=as_json, quiet=as_json and not Console(stderr=True).is_terminal)
     console.print("Starting a service over a throw-away home …")
@@ -61,6 +63,8 @@ class _Demo:
         try:
             cycles = self._learn(user)
             self._pause_learning()
+            self._console.print("Approving a guideline; asking once with recall …")
+            recalled = recall_once(self._client, user)
             live = self._live()
             self._console.print(f"Comparing base and {live} on the held-out tasks …")
             learned = self._compare(live)
@@ -71,7 +75,7 @@ class _Demo:
             restored = self._compare(self._live())
         finally:
             tally = user.stop()
-        return self._report(cycles, live, learned, restored, tally)
+        return self._report(cycles, live, recalled, learned, restored, tally)
 
     def _learn(self, user: User) -> list[dict[str, Any]]:
         """Ask much, watch the scheduler start a cycle by itself, and again."""
@@ -136,6 +140,7 @@ class _Demo:
         self,
         cycles: list[dict[str, Any]],
         live: str,
+        recalled: dict[str, Any],
         learned: dict[str, Any],
         restored: dict[str, Any],
         tally: Tally,
@@ -149,6 +154,7 @@ class _Demo:
             and overall["gain_low"] > 0
             and not tally.failures
             and is_restored
+            and recalled["guideline"]
         )
         return {
             "ok": ok,
@@ -158,6 +164,7 @@ class _Demo:
                 row | {"title": titles.get(row["skill_id"], "-")} for row in learned["skills"]
             ],
             "after_rollback": back,
+            "recalled": recalled,
             "cycles": [
                 {key: cycle[key] for key in ("id", "state", "end_reason", "candidate", "receipt")}
                 for cycle in cycles
@@ -179,6 +186,9 @@ def _show(report: Mapping[str, Any]) -> None:
     print_table(columns, rows)
     base, back = report["overall"]["mean_before"], report["after_rollback"]
     print(f"after the rollback: {back:.3f} (before learning: {base:.3f})")
+    told = report["recalled"]
+    guideline = "the guideline" if told["guideline"] else "no guideline"
+    print(f"recalled for {told['title']}: {guideline} and {told['episodes']} earlier episodes")
     versions = ", ".join(f"{name} {num}" for name, num in report["answers_by_version"].items())
     num_failed = len(report["failed_requests"])
     print(f"requests: {report['requests']}, failed: {num_failed}; answers by version: {versions}")

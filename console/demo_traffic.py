@@ -4,7 +4,7 @@ Sends real tasks, streamed, says what the right answers were, and counts every r
 """
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -83,6 +83,10 @@ class User:
         self._threads.append(thread)
         thread.start()
 
+    def ask_recalling(self, question: str) -> str | None:
+        """Ask once with recall, as a program of one's own may; return the episode, if answered."""
+        return self._ask(question, None, headers={"x-denizen-recall": "on"})
+
     def stop(self) -> Tally:
         """Finish the request that runs and return the tally."""
         self._stopped.set()
@@ -106,23 +110,29 @@ class User:
                 return
             self._ask(*task)
 
-    def _ask(self, question: str, reference: str) -> None:
+    def _ask(
+        self, question: str, reference: str | None, headers: Mapping[str, str] | None = None
+    ) -> str | None:
+        """Ask and count; return the episode's id, None where it failed."""
         try:
             answer = self._client.chat.completions.with_raw_response.create(
                 model="denizen",
                 messages=[{"role": "user", "content": question}],
                 max_tokens=MAX_TOKENS,
                 stream=True,
-                extra_body={"metadata": {"reference": reference}},
+                extra_body={"metadata": {"reference": reference}} if reference else None,
+                extra_headers=headers,
             )
             num_chunks = sum(1 for _ in answer.parse())
             failure = None if num_chunks else "an empty stream"
             adapter = answer.headers["x-denizen-adapter"]
+            episode_id = None if failure else answer.headers["x-denizen-episode-id"]
         except Exception as error:  # whatever goes wrong for a user is a failed request
-            failure, adapter = f"{type(error).__name__}: {error}", None
+            failure, adapter, episode_id = f"{type(error).__name__}: {error}", None, None
         with self._lock:
             self.tally.num_sent += 1
             if failure:
                 self.tally.failures.append(failure)
             if adapter:
                 self.tally.adapters[adapter] = self.tally.adapters.get(adapter, 0) + 1
+        return episode_id

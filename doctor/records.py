@@ -53,7 +53,11 @@ def check_record(patient: Patient) -> Finding:
 
 
 def _record_in_words(found: RecordCheckup) -> str:
-    reasons = ", ".join(f"{n} {reason}" for reason, n in sorted(found.without_vector.items()))
+    reasons = ", ".join(
+        f"{n} {reason} ({', '.join(ids)}{', …' if n > len(ids) else ''})"
+        for reason, n in sorted(found.without_vector.items())
+        if (ids := found.some_without[reason])
+    )
     without = f"; not to be found by likeness: {reasons}" if reasons else ""
     return f"{found.num_calls} calls can be read, {found.num_vectors} vectors{without}"
 

@@ -48,7 +48,8 @@ class RecordCheckup:
 
     Example:
         ``RecordCheckup(num_calls=812, unreadable=("chatcmpl-8c1",), orphans={}, num_vectors=80,
-        without_vector={"empty text": 2}, cache_problem=None)``
+        without_vector={"empty text": 2}, some_without={"empty text": ("ep_0193-5c", …)},
+        cache_problem=None)``
     """
 
     num_calls: int
@@ -56,9 +57,12 @@ class RecordCheckup:
     orphans: Mapping[str, int]  # rows of a table that refer to something that is not there
     num_vectors: int  # of the embedder in use
     without_vector: Mapping[str, int]  # reason -> episodes that cannot be found by likeness
+    some_without: Mapping[str, tuple[str, ...]]  # reason -> ids of some of them
     cache_problem: str | None  # why ``vectors.faiss`` is made again at the next start
 
 
+NAMED = 3
+"""Episodes without a vector that are named, of each reason."""
 _UNREADABLE = """
     SELECT c.id FROM calls c LEFT JOIN calls b ON b.id = c.base_id WHERE c.base_id IS NOT NULL AND (
         b.id IS NULL OR b.episode_id != c.episode_id OR b.rowid >= c.rowid
@@ -88,7 +92,7 @@ def look_into(file: Path, *, embedder_id: str) -> RecordCheckup | None:
         if migrations.pending(db):
             return None
         [[num_calls]] = db.execute("SELECT COUNT(*) FROM calls")
-        usable, without = _vectors(db, embedder_id)
+        usable, without, some_without = _vectors(db, embedder_id)
         [[identity]] = db.execute("SELECT id FROM identity")
         [[newest]] = db.execute(
             "SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'vectors'"
@@ -99,6 +103,7 @@ def look_into(file: Path, *, embedder_id: str) -> RecordCheckup | None:
             orphans=Counter(table for table, *_ in db.execute("PRAGMA foreign_key_check")),
             num_vectors=usable,
             without_vector=without,
+            some_without=some_without,
             cache_problem=vector_file.problem(
                 file.with_name(vector_file.FILE_NAME),
                 database=identity,
@@ -108,22 +113,29 @@ def look_into(file: Path, *, embedder_id: str) -> RecordCheckup | None:
         )
 
 
-def _vectors(db: sqlite_utils.Database, embedder_id: str) -> tuple[int, dict[str, int]]:
-    """Count the vectors that can be searched, and why the other episodes have none."""
+def _vectors(
+    db: sqlite_utils.Database, embedder_id: str
+) -> tuple[int, dict[str, int], dict[str, tuple[str, ...]]]:
+    """Count the vectors that can be searched, and why other episodes, and which, have none."""
     without: Counter[str] = Counter()
+    some: dict[str, tuple[str, ...]] = {}
     num_usable = 0
-    for embedder, blob, reason in db.execute(
-        "SELECT embedder, vector, missing_reason FROM vectors"
+    for id, embedder, blob, missing in db.execute(
+        "SELECT episode_id, embedder, vector, missing_reason FROM vectors ORDER BY id"
     ):
         if embedder != embedder_id:
-            without[f"embedded by {embedder}"] += 1
+            reason = f"embedded by {embedder}"
         elif blob is None:
-            without[reason or "no vector"] += 1
+            reason = missing or "no vector"
         elif len(blob) % 4 == 0 and _points_somewhere(np.frombuffer(blob, dtype="<f4")):
             num_usable += 1
+            continue
         else:
-            without["zero, or not finite"] += 1
-    return num_usable, dict(without)
+            reason = "zero, or not finite"
+        without[reason] += 1
+        if without[reason] <= NAMED:
+            some[reason] = (*some.get(reason, ()), id)
+    return num_usable, dict(without), some
 
 
 def _points_somewhere(vector_D: Vector) -> bool:

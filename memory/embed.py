@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
     from memory.minilm import MiniLm
 
+EMPTY = "empty text"
+"""Why a text has no vector that no embedder will give it; every other reason may pass."""
 Vector: TypeAlias = NDArray[np.float32]
 
 MAX_PIECES = 48
@@ -51,7 +53,7 @@ class Embedding:
     """One text's vector, or why there is none.
 
     Example:
-        ``Embedding(vector_D=None, reason="empty text")``
+        ``Embedding(vector_D=None, reason="the embedding is zero")``
     """
 
     vector_D: Vector | None  # float32 [D], length 1
@@ -83,7 +85,7 @@ class MiniLmEmbedder:
             EmbeddingError: The packages of the ``embed`` extra are not installed.
         """
         filled = [n for n, text in enumerate(texts) if text.strip()]
-        embeddings = [Embedding(vector_D=None, reason="empty text")] * len(texts)
+        embeddings = [Embedding(vector_D=None, reason=EMPTY)] * len(texts)
         if not filled:
             return embeddings
         with self._lock:

@@ -10,6 +10,7 @@ from fastapi.responses import Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from memory.errors import NotFoundError
+from memory.guideline_routes import MAX_GUIDELINE
 from memory.guidelines import Guidelines
 from memory.http import MAX_ID, MAX_PAGE, answer, as_json, page, whole
 from memory.store import Store
@@ -17,7 +18,6 @@ from memory.tenants import caller_of
 from memory.types import Call, Skill, SkillPolicy
 from memory.wire import parse_body, read_json
 
-MAX_GUIDELINE = 8_000
 MAX_SPLIT = 10_000  # episodes that a person moves out of a skill at once
 TRAINED = "trained"  # among the fates of tokens; every other name is a reason
 SkillId = Annotated[int, PathParameter(ge=1, le=MAX_ID)]

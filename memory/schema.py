@@ -340,3 +340,22 @@ def m012_cycles_that_go_on(db: Database) -> None:
         ) STRICT;
         CREATE INDEX cycle_episodes_by_episode ON cycle_episodes(episode_id);
     """)
+
+
+@migrations()
+def m013_what_is_recalled(db: Database) -> None:
+    """What went well is found however little was graded; earlier guidelines are kept."""
+    db.executescript("""
+        CREATE INDEX episodes_graded ON episodes(skill_id, id, outcome_value)
+            WHERE outcome_value IS NOT NULL;
+
+        CREATE TABLE guideline_versions (
+            skill_id INTEGER NOT NULL REFERENCES skills(id), version INTEGER NOT NULL,
+            text TEXT NOT NULL, created_at TEXT NOT NULL, author TEXT NOT NULL,
+            PRIMARY KEY (skill_id, version)
+        ) STRICT;
+        INSERT INTO guideline_versions (skill_id, version, text, created_at, author)
+            SELECT skill_id, 1, text, created_at, 'admin' FROM skill_guidelines;
+        DROP TABLE skill_guidelines;
+        ALTER TABLE guideline_versions RENAME TO skill_guidelines;
+    """)

@@ -221,11 +221,13 @@ MEANINGS: Meanings = {
         },
     ),
     "skill_guidelines": (
-        "What people wrote down for a skill, to be recalled.",
+        "What people wrote down for a skill, to be recalled; the newest version is in force.",
         {
             "skill_id": "for which",
-            "text": "the guideline",
-            "created_at": "when it was approved",
+            "version": "from 1",
+            "text": "the guideline; empty: from then on none is in force",
+            "created_at": "when it was approved, or withdrawn",
+            "author": "by whom",
         },
     ),
     "rubrics": (

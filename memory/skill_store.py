@@ -9,7 +9,7 @@ from typing import Any
 
 from memory import rows
 from memory.database import Database, Transaction
-from memory.embed import Vector
+from memory.embed import EMPTY, Vector
 from memory.errors import InvalidRequestError, NotFoundError
 from memory.graded_episodes import GRADED, REPLAYABLE
 from memory.skill_writes import (
@@ -176,6 +176,17 @@ class SkillStore:
             JOIN episodes e ON e.id = v.episode_id
             WHERE v.embedder != ? ORDER BY e.id DESC LIMIT ?"""
         return self._db.read(sql, (embedder, limit))
+
+    def without_vector(self, embedder: str, *, after: str, limit: int) -> list[dict[str, Any]]:
+        """Return episodes past an id of whose text an embedder made no vector, though it has words.
+
+        In the order of their ids.
+        """
+        sql = """SELECT e.id, e.tenant, e.task_text FROM vectors v
+            JOIN episodes e ON e.id = v.episode_id
+            WHERE v.embedder = ? AND length(v.vector) IS NULL AND v.missing_reason != ?
+                AND e.id > ? ORDER BY e.id LIMIT ?"""
+        return self._db.read(sql, (embedder, EMPTY, after, limit))
 
     def newest_long_texts(self, characters: int, limit: int) -> list[dict[str, Any]]:
         """Return the newest live episodes with a long text, and what was embedded of it."""

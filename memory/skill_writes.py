@@ -31,8 +31,9 @@ NEWEST_VECTORS = """
             WHERE t.skill_id = ? AND v.embedder = ? AND v.vector IS NOT NULL
     ) ORDER BY created_at DESC LIMIT ?
 """
-SKILL_SEEN = """SELECT *, EXISTS (
-    SELECT 1 FROM skill_guidelines g WHERE g.skill_id = skills.id) AS has_guideline FROM skills"""
+SKILL_SEEN = """SELECT *, '' != COALESCE((
+    SELECT g.text FROM skill_guidelines g WHERE g.skill_id = skills.id
+    ORDER BY g.version DESC LIMIT 1), '') AS has_guideline FROM skills"""
 NEWEST_CHANGE = "SELECT COALESCE(MAX(id), 0) AS id FROM skill_history"
 
 
@@ -173,9 +174,7 @@ def merge(db: Transaction, part: int, whole: int, *, actor: str) -> None:
 
     The other's guideline is the guideline of both, unless only this one has one; so are rubrics.
     """
-    db.execute(
-        "UPDATE OR IGNORE skill_guidelines SET skill_id = ? WHERE skill_id = ?", (whole, part)
-    )
+    _hand_over_guideline(db, part, whole)
     db.execute(
         """UPDATE rubrics SET skill_id = ?1 WHERE skill_id = ?2
             AND NOT EXISTS (SELECT 1 FROM rubrics WHERE skill_id = ?1)""",
@@ -189,6 +188,18 @@ def merge(db: Transaction, part: int, whole: int, *, actor: str) -> None:
     note(db, part, actor, SkillEvent.MERGED_INTO, other_id=whole)
     note(db, whole, actor, SkillEvent.ABSORBED, other_id=part)
     measure(db, whole)
+
+
+def _hand_over_guideline(db: Transaction, part: int, whole: int) -> None:
+    """Let a part's versions follow upon those of the whole, where none of these is in force."""
+    sql = """SELECT version, text FROM skill_guidelines WHERE skill_id = ?
+        ORDER BY version DESC LIMIT 1"""
+    [newest] = list(db.query(sql, (whole,))) or [{"version": 0, "text": ""}]
+    if not newest["text"]:
+        db.execute(
+            "UPDATE skill_guidelines SET skill_id = ?, version = version + ? WHERE skill_id = ?",
+            (whole, newest["version"], part),
+        )
 
 
 def found(

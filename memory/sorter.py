@@ -13,10 +13,11 @@ from typing import Any
 import numpy as np
 
 from memory.database import Transaction
-from memory.embed import Embedding
+from memory.embed import Embedding, Vector
 from memory.errors import ConflictError
+from memory.skill_finder import SkillFinder
 from memory.skill_writes import VectorOf, newest_change, place, save_skill, set_vector
-from memory.skills import MAX_PEN, Assignment, Embedder, SkillAssigner, SkillsConfig
+from memory.skills import MAX_PEN, Assignment, Embedder, SkillsConfig
 from memory.store import Store
 from memory.task_store import set_task_skill
 from memory.task_texts import LEAST_CHARACTERS, WINDOW, SharedText, asked, text_key
@@ -61,6 +62,7 @@ class Sorter:
         self._embedder = embedder
         self._config = config
         self._shared: dict[str | None, SharedText] = {}
+        self._retried_to = ""  # the last id whose text was tried again since the start
         for row in store.skills.newest_texts(WINDOW):
             self._shared_by(row["tenant"]).note([row["task_text"]])
         self.read()
@@ -70,7 +72,7 @@ class Sorter:
         skills, embedder = self._store.skills, self._embedder
         self._seen = skills.newest_change()
         self._is_stale = False
-        self._assigner = SkillAssigner.load(
+        self._assigner = SkillFinder.load(
             skills.centroids(embedder.id),
             skills.pen(embedder.id, MAX_PEN),
             dimension=embedder.dimension,
@@ -84,10 +86,13 @@ class Sorter:
     def warm_up(self) -> None:
         """Load the embedder, and find the skills again that lie in another embedder's space.
 
+        Tasks that no vector could be made of are looked at again, too.
+
         Raises:
             EmbeddingError: it cannot be loaded.
         """
         self._embedder.embed(["warm up"])
+        self._store.tasks.try_again()
         for skill in self._store.skills.placed_by_others(self._embedder.id):
             texts = self._store.skills.newest_texts_of(skill["id"], SAMPLE)
             embeddings = self._embed([self.task_of(skill["tenant"], text) for text in texts])
@@ -160,22 +165,32 @@ class Sorter:
         """Return ``D``."""
         return self._embedder.dimension
 
-    def task_of(self, tenant: str | None, text: str) -> str:
-        """Return a text without what the tenant's other conversations say as well."""
-        return self._shared_by(tenant).without([text])
+    def task_of(self, tenant: str | None, *said: str) -> str:
+        """Return what was said without what the tenant's other conversations say as well."""
+        return self._shared_by(tenant).without(said)
+
+    def skill_of(self, vector_D: Vector, *, tenant: str | None) -> int | None:
+        """Return the skill that an episode's text would join, as the skills were last read.
+
+        For what is asked in passing: nothing is read from the database, and nothing changed.
+        """
+        return self._assigner.find(vector_D, tenant=tenant)
 
     def renew(self) -> int:
-        """Embed again what another embedder embedded, or what is read differently by now.
+        """Embed again what another embedder embedded, what is read differently by now, or failed.
 
-        A preamble is known as one only after some conversations had it. Some at a time.
+        A preamble is known as one only after some conversations had it. What came out as no vector
+        is tried once more in each process. Some at a time.
 
         Returns:
-            How many vectors were replaced.
+            How many vectors were replaced, or are still missing.
 
         Raises:
             EmbeddingError: texts cannot be embedded.
         """
-        stale = self._store.skills.embedded_by_others(self._embedder.id, RENEWED)
+        skills, embedder_id = self._store.skills, self._embedder.id
+        failed = skills.without_vector(embedder_id, after=self._retried_to, limit=RENEWED)
+        stale = [*skills.embedded_by_others(embedder_id, RENEWED), *failed]
         texts = {row["id"]: self.task_of(row["tenant"], row["task_text"]) for row in stale}
         for row in self._store.skills.newest_long_texts(LEAST_CHARACTERS, WINDOW):
             text = self._task_of_episode(row)
@@ -184,6 +199,8 @@ class Sorter:
         found = list(texts.items())
         for at in range(0, len(found), SLICE):
             self._renew(found[at : at + SLICE])
+        if failed:
+            self._retried_to = failed[-1]["id"]
         return len(found)
 
     def _renew(self, texts: Sequence[tuple[str, str]]) -> None:

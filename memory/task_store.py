@@ -6,6 +6,7 @@ from typing import Any
 
 from memory import rows
 from memory.database import Database, Transaction
+from memory.embed import EMPTY
 from memory.errors import NotFoundError
 from memory.tenants import EVERYTHING, Sight
 from memory.types import Split, TaskSpec
@@ -57,6 +58,12 @@ class TaskStore:
             LIMIT ?"""
         found = self._db.read(sql, (limit,))
         return [rows.decode(TaskSpec, row) for row in found]
+
+    def try_again(self) -> None:
+        """Let a skill be looked for again for those of which no vector could be made."""
+        sql = """DELETE FROM task_vectors WHERE vector IS NULL AND missing_reason != ?
+            AND EXISTS (SELECT 1 FROM tasks WHERE id = task_id AND skill_id IS NULL)"""
+        self._db.write(lambda db: db.execute(sql, (EMPTY,)))
 
     def of_skills(self, skill_ids: Sequence[int], split: Split) -> list[TaskSpec]:
         """Return the skills' tasks on one side of the split, least practised first.

@@ -55,6 +55,8 @@ class SharedText:
 
         A text that is nothing but shared is returned as it is: there is nothing else to go by.
         """
+        if sum(map(len, texts)) < LEAST_CHARACTERS:
+            return "\n".join(texts)
         passages = [passage for text in texts for passage in _passages(text)]
         enough = max(SHARED_BY_AT_LEAST, SHARED_BY * len(self._window))
         shared = [self._counts[key] >= enough for key, _ in passages]

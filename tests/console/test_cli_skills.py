@@ -127,3 +127,46 @@ def test_a_rubric_is_set_from_a_file(service, denizen: Run, tmp_path) -> None:
     assert service.requests[0]["body"] == {"text": RUBRIC["text"]}
     missing = denizen("skills", "rubric", "2", "--set", str(tmp_path / "none"))
     assert (missing.exit_code, len(service.requests)) == (2, 1)
+
+
+GUIDELINE: dict[str, Any] = {
+    "skill_id": 2,
+    "version": 2,
+    "text": "Answer with the bare number.",
+    "history": [
+        {"version": n, "author": who, "text": "…", "created_at": "2026-01-01T00:00:00Z"}
+        for n, who in ((1, "ada"), (2, "admin"))
+    ],
+}
+NONE_IN_FORCE = GUIDELINE | {"version": None, "text": None}
+
+
+def test_a_guideline_is_shown_with_its_version_and_author(service, denizen: Run) -> None:
+    service.answer("GET /v1/skills/2/guideline", GUIDELINE)
+    said = denizen("skills", "guideline", "2").stdout
+    assert said == "version 2 (admin)\n\nAnswer with the bare number.\n"
+    assert json.loads(denizen("skills", "guideline", "2", "--json").stdout) == GUIDELINE
+    service.answer("GET /v1/skills/2/guideline", NONE_IN_FORCE)
+    assert denizen("skills", "guideline", "2").stdout == "none is in force\n"
+
+
+def test_a_guideline_is_approved_from_a_file_or_standard_input_and_withdrawn(
+    service, denizen: Run, tmp_path
+) -> None:
+    service.answer("PUT /v1/skills/2/guideline", GUIDELINE)
+    file = tmp_path / "guideline.txt"
+    file.write_text("Be brief.", encoding="utf-8")
+    denizen("skills", "guideline", "2", "--set", str(file))
+    denizen("skills", "guideline", "2", "--set", "-", stdin="Be bare.")
+    service.answer("PUT /v1/skills/2/guideline", NONE_IN_FORCE)
+    assert denizen("skills", "guideline", "2", "--withdraw").stdout == "none is in force\n"
+    sent = [request["body"] for request in service.requests]
+    assert sent == [{"text": "Be brief."}, {"text": "Be bare."}, {"text": ""}]
+
+
+@pytest.mark.parametrize("options", [("--set", "-"), ("--set", "-", "--withdraw")])
+def test_a_guideline_is_withdrawn_by_no_accident(
+    service, denizen: Run, options: tuple[str, ...]
+) -> None:
+    result = denizen("skills", "guideline", "2", *options, stdin=" \n")
+    assert (result.exit_code, len(service.requests)) == (2, 0)

@@ -1,6 +1,7 @@
 """From every earlier schema, with data in it, to the present one."""
 
 import asyncio
+import sqlite3
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 import sqlite_utils
 
 from memory import tokens
+from memory.guidelines import Guidelines
 from memory.schema import migrations
 from memory.store import Store
 from memory.types import Edge
@@ -159,4 +161,17 @@ def test_a_migration_that_is_interrupted_leaves_the_schema_before_it(tmp_path, m
     db.close()
     store = Store(path)
     assert len(store.episodes.calls("ep_1")) == 2
+    store.close()
+
+
+def test_a_guideline_of_an_earlier_schema_is_the_first_version(tmp_path):
+    path = tmp_path / "denizen.db"
+    early(path, NAMES[12])
+    with sqlite3.connect(path) as connection:
+        connection.execute("INSERT INTO skill_guidelines VALUES (1, 'Count twice.', ?)", (AT,))
+    connection.close()
+    store = Store(path)
+    [kept] = Guidelines(store.database).versions(1)
+    assert (kept.version, kept.text, kept.author) == (1, "Count twice.", "admin")
+    assert kept.created_at.isoformat(timespec="microseconds") == AT
     store.close()

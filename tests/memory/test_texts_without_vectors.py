@@ -6,10 +6,14 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
+from doctor.records import _record_in_words
 from memory import checkup, embed
 from memory.embed import Embedding
 from memory.skill_writes import set_vector
+from memory.skills import SkillsConfig
+from memory.sorter import Sorter
 from memory.store import Store
+from memory.types import TaskSpec
 from memory.vectors import EpisodeVectors
 from tests import records
 
@@ -95,13 +99,47 @@ def test_p50_each_text_without_a_vector_is_kept_and_told_with_its_reason(filled)
     assert rows == [{"id": "ep_5"}]
 
 
+def test_p50_the_doctor_names_some_of_them(filled):
+    found = checkup.look_into(filled.database.path, embedder_id="broken")
+    assert found.some_without["empty text"] == ("ep_1", "ep_2")
+    assert "1 the embedding is not finite (ep_5)" in _record_in_words(found)
+
+
 def test_another_embedder_tries_them_again(filled):
     assert len(vectors_of(filled, MENDED)) == 0
-    for row in filled.skills.embedded_by_others(MENDED.id, 99):
-        store_embedding(filled, MENDED, row["id"], row["task_text"])
+    assert Sorter(filled, MENDED, SkillsConfig()).renew() == len(TEXTS)
     told = checkup.look_into(filled.database.path, embedder_id=MENDED.id)
     assert told.without_vector == {"empty text": 2}
     assert nearest(filled, MENDED, "not a number") == "ep_5"
+
+
+def test_p50_a_text_that_failed_is_tried_again_once_by_each_process(filled):
+    recovered = Fickle("broken", {"nothing at all": 0.0})  # the same model; what failed has passed
+    sorter = Sorter(filled, recovered, SkillsConfig())
+    assert sorter.renew() == 2
+    told = checkup.look_into(filled.database.path, embedder_id="broken")
+    assert told.without_vector == {"empty text": 2, "the embedding is zero": 1}
+    assert told.some_without["the embedding is zero"] == ("ep_6",)
+    assert nearest(filled, recovered, "not a number") == "ep_5"
+    assert sorter.renew() == 0
+    assert Sorter(filled, recovered, SkillsConfig()).renew() == 1
+
+
+def test_p50_a_task_that_failed_is_placed_after_the_next_start(store):
+    task = records.task(messages=({"role": "user", "content": "not a number"},))
+    store.tasks.add([task])
+    sort_task(Sorter(store, BROKEN, SkillsConfig()), store, task)
+    assert store.tasks.without_skill(9) == []
+    sorter = Sorter(store, Fickle("broken", {}), SkillsConfig())
+    sorter.warm_up()
+    assert store.tasks.without_skill(9) == [task]
+    sort_task(sorter, store, task)
+    assert store.tasks.get(task.id).skill_id == 1
+
+
+def sort_task(sorter: Sorter, store: Store, task: TaskSpec) -> None:
+    [found] = sorter.sort_tasks([task])
+    store.database.write(lambda db: sorter.save_task(db, found))
 
 
 def test_p49_an_embedder_of_another_dimension_starts_empty_and_ends_no_process(filled):

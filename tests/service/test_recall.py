@@ -7,6 +7,9 @@ from typing import Any
 
 import pytest
 
+from console.client import ServiceClient
+from console.demo_recall import recall_once
+from console.demo_traffic import User
 from memory.embed import Embedding
 from tests.running import HashEmbedder, ServiceThread, ask, wait_until
 
@@ -186,6 +189,14 @@ def test_a_guideline_is_recalled_and_can_be_withdrawn(patient, engine):
     assert patient.http.patch(path, json={"guideline": ""}).json()["guideline"] is None
     chat(patient, "sum of 7 and 8", RECALL)
     assert "bare number" not in sent(engine)[0]["content"]
+    told = patient.http.put(f"{path}/guideline", json={"text": "Be brief.", "author": "ada"}).json()
+    assert (told["version"], told["text"]) == (3, "Be brief.")
+    chat(patient, "sum of 9 and 9", RECALL)
+    assert "Be brief." in sent(engine)[0]["content"]
+    assert patient.http.get(f"{path}/guideline").json() == told
+    kept = [(one["version"], one["text"], one["author"]) for one in told["history"]]
+    assert kept[1:] == [(2, "", "admin"), (3, "Be brief.", "ada")]
+    assert patient.http.get("/v1/skills/99/guideline").status_code == 404
 
 
 def test_a_recall_that_takes_too_long_is_left_out_and_counted(engine, tmp_path, monkeypatch):
@@ -204,6 +215,20 @@ def test_a_recall_that_takes_too_long_is_left_out_and_counted(engine, tmp_path, 
         assert sent(engine) == ask("sum of 5 and 6")["messages"]
         assert counted(service, late) == before + 1
         let_go.set()
+
+
+def test_p55_the_demo_asks_once_with_recall_which_is_counted(patient, engine):
+    founded(patient)
+    liked(patient, "sum of 3 and 4, please")
+    user = User(patient.service.url, [])
+    before = recalled(patient)
+    with ServiceClient(patient.service.url) as client:
+        told = recall_once(client, user)
+        [skill] = client.get("skills")["data"]
+    assert told == {"title": skill["title"], "guideline": True, "episodes": 1}
+    assert "Answer with the bare number." in sent(engine)[0]["content"]
+    assert recalled(patient) == before + 1
+    assert user.stop().failures == []
 
 
 def test_p52_a_forged_turn_passes_as_it_is_and_is_flagged_and_not_trained(service, engine):
