@@ -130,7 +130,7 @@ class Parts:
             running=placement.running,
             forget=[placement.forget, prompts.forget, self.judges.forget],
             let_go=[self.runner.let_go],
-            clean_up=[self.sorter.distrust, self.vectors.reconcile, self.vectors.save],
+            clean_up=[self.sorter.distrust, self.vectors.forget_gone],
         )
         self.retention = Retention(
             store.database,

@@ -4,11 +4,12 @@ Rows go with all that hangs on them: calls, feedback, grades, vectors, tasks mad
 practice on those tasks. What remains is an audit row without content, the erased ids, so that
 nothing on its way into the file brings them back, and a taint on every version that learned from
 them. All ids are written down before the first row goes, and every write leaves the file whole, so
-that an erasure that was cut short can be finished. It does not know what lies in other files.
+that an erasure that was cut short can be finished. It does not know what lies in other files, nor
+when that is clean.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,6 +29,11 @@ MAX_ROUNDS = 5
 """Looks for what was recorded in the scope while it was being erased; a session may be in use."""
 MAX_NEEDLES = 5_000
 """Of one erasure; the files are searched for all of them at once."""
+STILL_THERE = """WITH gone AS (SELECT id FROM erased_ids WHERE erasure_id = ?),
+    derived AS (SELECT id FROM tasks WHERE origin IN (SELECT 'episode:' || id FROM gone))
+    SELECT id FROM episodes WHERE id IN (SELECT id FROM gone)
+        OR (source = 'practice' AND task_id IN (SELECT id FROM derived))"""
+"""Of what an erasure has marked, and of practice that came in between."""
 HANGING = ("feedback", "grades", "judge_probes", "vectors", "calls")
 
 
@@ -39,8 +45,7 @@ class Erased:
     counts: Counter[str] = field(default_factory=Counter)
     versions: Counter[str] = field(default_factory=Counter)  # version -> erased episodes it saw
     tainted: set[str] = field(default_factory=set)  # those, and their descendants
-    needles: set[str] = field(default_factory=set)  # what must not be found in any file
-    skills: set[int] = field(default_factory=set)  # which changed
+    skills: set[int] = field(default_factory=set)  # whose history says so
 
 
 class Erasure:
@@ -82,8 +87,14 @@ class Erasure:
                 versions[row["version_id"]] += row["n"]
         return {"counts": dict(counts), "tainted": self._tainted(versions)}
 
-    async def begin(self, scope: Scope, *, actor: str) -> Erased:
-        """Write down that an erasure begins."""
+    async def begin(self, scope: Scope, ids: Sequence[str], *, actor: str) -> Erased:
+        """Write down that an erasure begins, and of what: see ``mark``. One commit: all or nothing.
+
+        Args:
+            scope: as it was named.
+            ids: its episodes, recorded or not.
+            actor: who wants it.
+        """
         erased = Erased(id=new_id("erasure"))
         row: dict[str, Any] = {
             "id": erased.id,
@@ -94,7 +105,12 @@ class Erasure:
             "counts": "{}",
             "tainted": "[]",
         }
-        await self._db.write_async(lambda db: rows.insert(db, "erasures", row))
+
+        def write(db: Transaction) -> None:
+            rows.insert(db, "erasures", row)
+            self._mark(db, ids, erased)
+
+        await self._db.write_async(write)
         return erased
 
     async def mark(self, ids: Sequence[str], erased: Erased) -> None:
@@ -103,43 +119,63 @@ class Erasure:
         From then on nothing of them comes into the file, and what other episodes were told of them
         is gone.
         """
+        await self._db.write_async(lambda db: self._mark(db, ids, erased))
 
-        def write(db: Transaction) -> None:
-            _mark(db, ids, erased)
-            told = recalled_calls.forget(db, erased.id)
-            if told:
-                self._store.episodes.forget_newest()
-            for batch in _batches(told):
-                _taint(db, batch, erased)
-            _account(db, erased)
+    def _mark(self, db: Transaction, ids: Sequence[str], erased: Erased) -> None:
+        _mark(db, ids, erased)
+        told = recalled_calls.forget(db, erased.id)
+        if told:
+            self._store.episodes.forget_newest()
+        for batch in _batches(told):
+            _taint(db, batch, erased)
+        _account(db, erased)
 
-        await self._db.write_async(write)
+    def needles(self, ids: Sequence[str]) -> set[str]:
+        """Return what must not be found in any file once marked episodes are gone, up to a bound.
+
+        Reads the rows, which do not change any more. For threads.
+        """
+        found: set[str] = set()
+        for batch in _batches(ids):
+            for needles in self._needles_of(batch):
+                if len(found) >= MAX_NEEDLES:
+                    return found
+                found |= needles
+        return found
+
+    def _needles_of(self, ids: Sequence[str]) -> Iterator[set[str]]:
+        marks = ", ".join("?" * len(ids))
+        sql = f"SELECT request, message, error FROM calls WHERE episode_id IN ({marks})"
+        for row in self._db.read(sql, tuple(ids)):
+            yield needles_of_json(row["request"]) | needles_of_json(row["message"])
+            yield needles_of(row["error"] or "")
+        for sql in (
+            f"SELECT comment, correction FROM feedback WHERE episode_id IN ({marks})",
+            f"SELECT task_text, reference FROM episodes WHERE id IN ({marks})",
+        ):
+            for row in self._db.read(sql, tuple(ids)):
+                yield from (needles_of(text) for text in row.values() if text)
 
     async def erase(self, ids: Sequence[str], erased: Erased) -> None:
         """Delete episodes and all that hangs on them, some at a time."""
         for batch in _batches(ids):
             await self._db.write_async(lambda db, batch=batch: _erase(db, batch, erased))  # type: ignore[misc]
 
-    async def end(self, erased: Erased) -> list[taints.Tainted]:
-        """Close the audit row, and say which versions had learned from what went."""
+    async def end(self, erased: Erased) -> None:
+        """Close the audit row: nothing of it is left anywhere."""
+        now = rows.encode_value(utc_now())
+        sql = "UPDATE erasures SET ended_at = ? WHERE id = ?"
+        await self._db.write_async(lambda db: db.execute(sql, (now, erased.id)))
 
-        def write(db: Transaction) -> None:
-            for skill_id in sorted(erased.skills):
-                note(db, skill_id, PERSON, SkillEvent.ERASED)
-            _account(db, erased)
-            now = rows.encode_value(utc_now())
-            db.execute("UPDATE erasures SET ended_at = ? WHERE id = ?", (now, erased.id))
-
-        await self._db.write_async(write)
+    def tainted_by(self, erased: Erased) -> list[taints.Tainted]:
+        """Return the versions that had learned from what went."""
         return self._tainted(erased.versions)
 
     def unfinished(self) -> list[tuple[Erased, list[str]]]:
-        """Return the erasures that were cut short, each with the episodes that are still there."""
+        """Return the erasures that have not ended, each with the episodes that are still there."""
         found = []
         for row in self._db.read("SELECT * FROM erasures WHERE ended_at IS NULL ORDER BY id"):
-            sql = """SELECT id FROM episodes
-                WHERE id IN (SELECT id FROM erased_ids WHERE erasure_id = ?)"""
-            left = [str(one["id"]) for one in self._db.read(sql, (row["id"],))]
+            left = [str(one["id"]) for one in self._db.read(STILL_THERE, (row["id"],))]
             erased = Erased(row["id"], Counter(rows.loads(row["counts"])))
             erased.tainted.update(rows.loads(row["tainted"]))
             found.append((erased, left))
@@ -162,7 +198,6 @@ def _erase(db: Transaction, ids: Sequence[str], erased: Erased) -> None:
     """Delete some episodes; inside a write."""
     marks, own = ", ".join("?" * len(ids)), tuple(ids)
     found = list(db.query(f"SELECT * FROM episodes WHERE id IN ({marks})", own))
-    _look_for(db, found, own, erased)
     origins = tuple(f"episode:{id}" for id in ids)
     tasks = [
         str(row["id"])
@@ -177,7 +212,9 @@ def _erase(db: Transaction, ids: Sequence[str], erased: Erased) -> None:
     erased.counts["tasks"] += cursor.rowcount
     cursor = db.execute(f"DELETE FROM episodes WHERE id IN ({marks})", own)
     erased.counts["episodes"] += cursor.rowcount
-    erased.skills |= erased_skills.settle(db, found)
+    for skill_id in sorted(erased_skills.settle(db, found) - erased.skills):
+        note(db, skill_id, PERSON, SkillEvent.ERASED)
+        erased.skills.add(skill_id)
     _account(db, erased)
 
 
@@ -199,24 +236,6 @@ def _account(db: Transaction, erased: Erased) -> None:
     """Write down what has gone so far."""
     told = (rows.encode_value(dict(erased.counts)), rows.encode_value(sorted(erased.tainted)))
     db.execute("UPDATE erasures SET counts = ?, tainted = ? WHERE id = ?", (*told, erased.id))
-
-
-def _look_for(
-    db: Transaction, found: Sequence[dict[str, Any]], ids: Sequence[str], erased: Erased
-) -> None:
-    """Note what must not be found in any file afterwards, up to a bound."""
-    marks = ", ".join("?" * len(ids))
-    sql = f"SELECT request, message, error FROM calls WHERE episode_id IN ({marks})"
-    for row in db.query(sql, tuple(ids)):
-        if len(erased.needles) < MAX_NEEDLES:
-            erased.needles |= needles_of_json(row["request"]) | needles_of_json(row["message"])
-            erased.needles |= needles_of(row["error"] or "")
-    sql = f"SELECT comment, correction FROM feedback WHERE episode_id IN ({marks})"
-    said = [text for row in db.query(sql, tuple(ids)) for text in row.values()]
-    said += [row[name] for row in found for name in ("task_text", "reference")]
-    for text in said:
-        if text and len(erased.needles) < MAX_NEEDLES:
-            erased.needles |= needles_of(text)
 
 
 def _batches(ids: Sequence[str]) -> Iterable[Sequence[str]]:

@@ -372,7 +372,7 @@ MEANINGS: Meanings = {
         {
             "id": "sorts by time",
             "created_at": "when it began",
-            "ended_at": "NULL: it did not come to its end",
+            "ended_at": "when nothing was left in any file; NULL: it goes on at the next start",
             "actor": "who asked for it",
             "scope": "`episode`, `session`, `user` or `tenant`",
             "scope_sha256": "hash of the name that was erased",
