@@ -103,6 +103,7 @@ class Parts:
             grader_of=self.judges.grader_of,
             store=store,
             trust=self.trust,
+            privacy=self.privacy,
         )
         self.runner = CycleRunner(
             self._workshop(), is_engine_ready=lambda: not self.slot.not_ready()
