@@ -71,7 +71,7 @@ class Eraser:
             versions that had learned from them, and what was done to the files.
 
         Raises:
-            NotFoundError: a single episode was named, and there is none.
+            NotFoundError: a single episode or task was named, and there is none.
         """
         async with self._turn:
             found = await self._found(scope)
@@ -79,7 +79,7 @@ class Eraser:
             erased = await self.erasure.begin(scope, found, actor=actor)
             for _ in range(MAX_ROUNDS):
                 await self._take_out(found, erased)
-                if scope.episode is not None or not (found := await self._found(scope)):
+                if scope.is_single or not (found := await self._found(scope)):
                     break
                 self._out_of_mind(found)
                 await self.erasure.mark(found, erased)
@@ -160,7 +160,8 @@ def _is_said(store: Store, text: str) -> bool:
     """Say whether a record holds a text."""
     sql = """SELECT EXISTS (SELECT 1 FROM calls WHERE instr(request, ?1) OR instr(message, ?1))
         OR EXISTS (SELECT 1 FROM episodes WHERE instr(task_text, ?1))
-        OR EXISTS (SELECT 1 FROM tasks WHERE instr(messages, ?1) OR instr(reference, ?1))
+        OR EXISTS (SELECT 1 FROM tasks WHERE instr(messages, ?1) OR instr(reference, ?1)
+            OR instr(grader_config, ?1))
         OR EXISTS (SELECT 1 FROM feedback WHERE instr(comment, ?1) OR instr(correction, ?1))
         AS is_said"""
     return bool(store.database.read(sql, (text,))[0]["is_said"])

@@ -1,4 +1,4 @@
-"""Takes episodes out of the record for good, and says which weights they have taught.
+"""Takes episodes and tasks out of the record for good, and says which weights they have taught.
 
 Rows go with all that hangs on them: calls, feedback, grades, vectors, tasks made from them and the
 practice on those tasks. What remains is an audit row without content, the erased ids, so that
@@ -30,10 +30,11 @@ MAX_ROUNDS = 5
 MAX_NEEDLES = 5_000
 """Of one erasure; the files are searched for all of them at once."""
 STILL_THERE = """WITH gone AS (SELECT id FROM erased_ids WHERE erasure_id = ?),
-    derived AS (SELECT id FROM tasks WHERE origin IN (SELECT 'episode:' || id FROM gone))
-    SELECT id FROM episodes WHERE id IN (SELECT id FROM gone)
+    derived AS (SELECT id FROM tasks
+        WHERE id IN (SELECT id FROM gone) OR origin IN (SELECT 'episode:' || id FROM gone))
+    SELECT id FROM derived UNION SELECT id FROM episodes WHERE id IN (SELECT id FROM gone)
         OR (source = 'practice' AND task_id IN (SELECT id FROM derived))"""
-"""Of what an erasure has marked, and of practice that came in between."""
+"""What an erasure has marked, tasks made of it, and practice on them that came in between."""
 HANGING = ("feedback", "grades", "judge_probes", "vectors", "calls")
 
 
@@ -56,10 +57,10 @@ class Erasure:
         self._db = store.database
 
     def find(self, scope: Scope) -> list[str]:
-        """Return the ids of a scope's episodes, practice on their tasks included.
+        """Return the ids of a scope's episodes, practice on their tasks included, and of its task.
 
         Raises:
-            NotFoundError: a single episode was named, and there is none.
+            NotFoundError: a single episode or task was named, and there is none.
         """
         where, values = scope.condition
         sql = f"""WITH own AS (SELECT id FROM episodes WHERE {where}),
@@ -69,6 +70,10 @@ class Erasure:
         found = [str(row["id"]) for row in self._db.read(sql, values)]
         if scope.episode is not None and not found:
             raise NotFoundError(f"there is no episode {scope.episode!r}", param="episode")
+        if scope.task is not None:
+            if not self._db.read("SELECT id FROM tasks WHERE id = ?", (scope.task,)):
+                raise NotFoundError(f"there is no task {scope.task!r}", param="task")
+            found.append(scope.task)
         return found
 
     def plan(self, scope: Scope) -> dict[str, Any]:
@@ -80,9 +85,9 @@ class Erasure:
             for table, column in (*((one, "episode_id") for one in HANGING), ("episodes", "id")):
                 sql = f"SELECT COUNT(*) AS n FROM {table} WHERE {column} IN ({marks})"
                 counts[table] += self._db.read(sql, tuple(ids))[0]["n"]
-            origins = tuple(f"episode:{id}" for id in ids)
-            sql = f"SELECT COUNT(*) AS n FROM tasks WHERE origin IN ({marks})"
-            counts["tasks"] += self._db.read(sql, origins)[0]["n"]
+            of_tasks, own = _tasks_of(ids)
+            sql = f"SELECT COUNT(*) AS n FROM tasks WHERE {of_tasks}"
+            counts["tasks"] += self._db.read(sql, own)[0]["n"]
             for row in self._db.read(taints.TAUGHT.format(marks=marks), tuple(ids)):
                 versions[row["version_id"]] += row["n"]
         return {"counts": dict(counts), "tainted": self._tainted(versions)}
@@ -114,7 +119,7 @@ class Erasure:
         return erased
 
     async def mark(self, ids: Sequence[str], erased: Erased) -> None:
-        """Write down which episodes go, recorded or not, before any of them does.
+        """Write down which episodes and tasks go, recorded or not, before any of them does.
 
         From then on nothing of them comes into the file, and what other episodes were told of them
         is gone.
@@ -155,9 +160,14 @@ class Erasure:
         ):
             for row in self._db.read(sql, tuple(ids)):
                 yield from (needles_of(text) for text in row.values() if text)
+        of_tasks, own = _tasks_of(ids)
+        sql = f"SELECT messages, grader_config, reference FROM tasks WHERE {of_tasks}"
+        for row in self._db.read(sql, own):
+            yield needles_of_json(row["messages"]) | needles_of_json(row["grader_config"])
+            yield needles_of(row["reference"] or "")
 
     async def erase(self, ids: Sequence[str], erased: Erased) -> None:
-        """Delete episodes and all that hangs on them, some at a time."""
+        """Delete episodes, tasks and all that hangs on them, some at a time."""
         for batch in _batches(ids):
             await self._db.write_async(lambda db, batch=batch: _erase(db, batch, erased))  # type: ignore[misc]
 
@@ -172,7 +182,7 @@ class Erasure:
         return self._tainted(erased.versions)
 
     def unfinished(self) -> list[tuple[Erased, list[str]]]:
-        """Return the erasures that have not ended, each with the episodes that are still there."""
+        """Return the erasures that have not ended, each with what is still there of it."""
         found = []
         for row in self._db.read("SELECT * FROM erasures WHERE ended_at IS NULL ORDER BY id"):
             left = [str(one["id"]) for one in self._db.read(STILL_THERE, (row["id"],))]
@@ -195,24 +205,25 @@ class Erasure:
 
 
 def _erase(db: Transaction, ids: Sequence[str], erased: Erased) -> None:
-    """Delete some episodes; inside a write."""
+    """Delete some episodes and tasks, and the tasks made of the former; inside a write."""
     marks, own = ", ".join("?" * len(ids)), tuple(ids)
     found = list(db.query(f"SELECT * FROM episodes WHERE id IN ({marks})", own))
-    origins = tuple(f"episode:{id}" for id in ids)
-    tasks = [
-        str(row["id"])
-        for row in db.query(f"SELECT id FROM tasks WHERE origin IN ({marks})", origins)
-    ]
-    _mark(db, [*ids, *tasks], erased)
+    of_tasks, named = _tasks_of(ids)
+    tasks = list(db.query(f"SELECT * FROM tasks WHERE {of_tasks}", named))
+    _mark(db, [*ids, *(str(task["id"]) for task in tasks)], erased)
     _taint(db, own, erased)
     for table in HANGING:
         cursor = db.execute(f"DELETE FROM {table} WHERE episode_id IN ({marks})", own)
         erased.counts[table] += cursor.rowcount
-    cursor = db.execute(f"DELETE FROM tasks WHERE origin IN ({marks})", origins)
+    cursor = db.execute(
+        f"DELETE FROM judge_probes WHERE task_id IN (SELECT id FROM tasks WHERE {of_tasks})", named
+    )
+    erased.counts["judge_probes"] += cursor.rowcount
+    cursor = db.execute(f"DELETE FROM tasks WHERE {of_tasks}", named)
     erased.counts["tasks"] += cursor.rowcount
     cursor = db.execute(f"DELETE FROM episodes WHERE id IN ({marks})", own)
     erased.counts["episodes"] += cursor.rowcount
-    for skill_id in sorted(erased_skills.settle(db, found) - erased.skills):
+    for skill_id in sorted(erased_skills.settle(db, found, tasks) - erased.skills):
         note(db, skill_id, PERSON, SkillEvent.ERASED)
         erased.skills.add(skill_id)
     _account(db, erased)
@@ -236,6 +247,13 @@ def _account(db: Transaction, erased: Erased) -> None:
     """Write down what has gone so far."""
     told = (rows.encode_value(dict(erased.counts)), rows.encode_value(sorted(erased.tainted)))
     db.execute("UPDATE erasures SET counts = ?, tainted = ? WHERE id = ?", (*told, erased.id))
+
+
+def _tasks_of(ids: Sequence[str]) -> tuple[str, tuple[str, ...]]:
+    """Return what finds the tasks that are named or made of named episodes, as SQL."""
+    marks = ", ".join("?" * len(ids))
+    origins = (f"episode:{id}" for id in ids)
+    return f"(id IN ({marks}) OR origin IN ({marks}))", (*ids, *origins)
 
 
 def _batches(ids: Sequence[str]) -> Iterable[Sequence[str]]:

@@ -374,7 +374,7 @@ MEANINGS: Meanings = {
             "created_at": "when it began",
             "ended_at": "when nothing was left in any file; NULL: it goes on at the next start",
             "actor": "who asked for it",
-            "scope": "`episode`, `session`, `user` or `tenant`",
+            "scope": "`episode`, `task`, `session`, `user` or `tenant`",
             "scope_sha256": "hash of the name that was erased",
             "counts": "JSON: rows that went, by table",
             "tainted": "JSON: versions that had learned from them",

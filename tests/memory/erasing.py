@@ -83,14 +83,14 @@ class Home:
         await self.store.database.write_async(hang)
         return id
 
-    async def practise(self, number: int, of: int) -> str:
+    async def practise(self, number: int, of: int, text: str = PLANTED) -> str:
         """Record practice on the task that was made of an episode."""
         id = f"ep_practice_{number}"
         its = episode(
             id=id,
             source=EpisodeSource.PRACTICE,
             task_id=f"task_{of:04d}",
-            task_text=PLANTED,
+            task_text=text,
             digested_revision=1,
         )
         grade = Grade(kind=GradeKind.CHECK, grader="g", version="1", value=1)

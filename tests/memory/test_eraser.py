@@ -105,7 +105,7 @@ async def test_an_erasure_that_was_cut_short_is_finished(home, tmp_path_factory)
     again = Home(left)
     await again.eraser.finish()
     assert again.count("episodes") == again.count("calls") == 0
-    assert again.forgotten == {"ep_2"}
+    assert again.forgotten == {"ep_2", "task_0002"}
     [row] = again.eraser.erasure.all()
     assert row["ended_at"] is not None
     assert row["counts"]["episodes"] == 2
