@@ -89,7 +89,7 @@ def test_p50_each_text_without_a_vector_is_kept_and_told_with_its_reason(filled)
         "the embedding is not finite": 1,
         "the embedding is zero": 1,
     }
-    found = checkup.look_into(filled.database.path, embedder_id="broken")
+    found = checkup.look_into(filled.database.path, embedder_id="broken", dimension=D)
     assert found.without_vector == reasons
     rows = filled.database.read("SELECT id FROM episodes WHERE task_text LIKE 'not a %'")
     assert rows == [{"id": "ep_5"}]
@@ -99,7 +99,7 @@ def test_another_embedder_tries_them_again(filled):
     assert len(vectors_of(filled, MENDED)) == 0
     for row in filled.skills.embedded_by_others(MENDED.id, 99):
         store_embedding(filled, MENDED, row["id"], row["task_text"])
-    told = checkup.look_into(filled.database.path, embedder_id=MENDED.id)
+    told = checkup.look_into(filled.database.path, embedder_id=MENDED.id, dimension=D)
     assert told.without_vector == {"empty text": 2}
     assert nearest(filled, MENDED, "not a number") == "ep_5"
 
