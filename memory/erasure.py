@@ -172,7 +172,7 @@ class Erasure:
             await self._db.write_async(lambda db, batch=batch: _erase(db, batch, erased))  # type: ignore[misc]
 
     async def end(self, erased: Erased) -> None:
-        """Close the audit row: nothing of it is left anywhere."""
+        """Close the audit row: indexes, journal, logs and write-ahead log are clean of it."""
         now = rows.encode_value(utc_now())
         sql = "UPDATE erasures SET ended_at = ? WHERE id = ?"
         await self._db.write_async(lambda db: db.execute(sql, (now, erased.id)))

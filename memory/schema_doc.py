@@ -372,7 +372,7 @@ MEANINGS: Meanings = {
         {
             "id": "sorts by time",
             "created_at": "when it began",
-            "ended_at": "when nothing was left in any file; NULL: it goes on at the next start",
+            "ended_at": "when the files were clean of it; NULL: it goes on, at the next start too",
             "actor": "who asked for it",
             "scope": "`episode`, `task`, `session`, `user` or `tenant`",
             "scope_sha256": "hash of the name that was erased",
