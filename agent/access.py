@@ -1,9 +1,12 @@
 """Who may ask for what, and how large a request may be. Stands in front of every route.
 
-Keys are compared in constant time and never logged. It does not know what the routes do.
+Keys are compared in constant time and never logged; settings may hold their hashes instead. It does
+not know what the routes do.
 """
 
+import hashlib
 import hmac
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
@@ -26,6 +29,8 @@ UPLOAD = ("POST", "/v1/adapters")
 LOOPBACK_HOSTS = {"localhost", "127.0.0.1", "::1"}
 DRAIN_BYTES = 64 * 2**20
 READ_METHODS = {"GET", "HEAD", "OPTIONS"}
+HASHED = "sha256:"
+_HASHED_FORM = re.compile(r"sha256:[0-9a-f]{64}")
 
 
 class AuthConfig(BaseModel):
@@ -35,7 +40,9 @@ class AuthConfig(BaseModel):
 
     user_keys: tuple[str, ...] = ()
     """Keys that may chat, read and give feedback. Empty together with ``admin_keys``: no key is
-    asked for.
+    asked for. Each stands here as it is, or as ``sha256:`` and its SHA-256 in 64 lowercase
+    hexadecimal digits, from which nobody can read it (``denizen key`` makes both). Of a hashed key
+    the service does not know how it looks in a text, so that redaction finds it by its form only.
     """
     admin_keys: tuple[str, ...] = ()
     """Keys that may also review, promote, roll back, delete and start cycles, and see the records
@@ -58,7 +65,9 @@ class AuthConfig(BaseModel):
         keys = self.all_keys
         if not all(key.strip() for key in keys):
             raise ValueError("a key is empty: whoever sends none would have it")
-        if len(keys) > len(set(keys)):
+        if any(key.startswith(HASHED) and not _HASHED_FORM.fullmatch(key) for key in keys):
+            raise ValueError("a key that begins with sha256: needs 64 lowercase hexadecimal digits")
+        if len(keys) > len({_hashed(key) for key in keys}):
             raise ValueError("a key is given twice; it can belong to one tenant only")
         return self
 
@@ -210,4 +219,10 @@ def _key_of(headers: dict[bytes, bytes]) -> bytes:
 
 
 def _matches(key: bytes, known: Iterable[str]) -> bool:
-    return any(hmac.compare_digest(key, candidate.encode()) for candidate in known)
+    sent = HASHED + hashlib.sha256(key).hexdigest()
+    return any(hmac.compare_digest(sent, _hashed(candidate)) for candidate in known)
+
+
+def _hashed(key: str) -> str:
+    """Return a key of the settings as ``sha256:HEX``."""
+    return key if key.startswith(HASHED) else HASHED + hashlib.sha256(key.encode()).hexdigest()

@@ -53,7 +53,9 @@ def _routers(parts: Parts, status: Status) -> list[APIRouter]:
         rubric_routes.routes(store),
         guideline_routes.routes(store),
         erase_routes.routes(store, parts.eraser),
-        task_routes.routes(store, settings.tasks, wake, has_judge=parts.judges.is_on),
+        task_routes.routes(
+            store, settings.tasks, parts.privacy, wake, has_judge=parts.judges.is_on
+        ),
         cycle_routes.routes(store, parts.runner),
         adapter_routes.routes(store, parts.registry, parts.pointer, evaluation),
     ]

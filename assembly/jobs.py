@@ -12,6 +12,7 @@ from graders.pairing import RUNS_PER_HOUR
 RETENTION_INTERVAL_S = 3_600.0
 VECTORS_INTERVAL_S = 300.0
 WAL_INTERVAL_S = 10.0
+ERASURE_INTERVAL_S = 60.0
 TRUST_INTERVAL_S = 3_600.0 / RUNS_PER_HOUR
 PROBE_INTERVAL_S = 600.0
 
@@ -35,6 +36,7 @@ def schedule(parts: Parts) -> Scheduler:
     scheduler.every(PROBE_INTERVAL_S, "probe", parts.judges.probe)
     scheduler.every(VECTORS_INTERVAL_S, "vectors", maintain_vectors)
     scheduler.every(WAL_INTERVAL_S, "wal", bound_wal)
+    scheduler.every(ERASURE_INTERVAL_S, "erasure", parts.eraser.finish)
     scheduler.start()
     return scheduler
 

@@ -104,6 +104,7 @@ class Parts:
             grader_of=self.judges.grader_of,
             store=store,
             trust=self.trust,
+            privacy=self.privacy,
         )
         self.runner = CycleRunner(
             self._workshop(), is_engine_ready=lambda: not self.slot.not_ready()
@@ -132,7 +133,7 @@ class Parts:
             running=placement.running,
             forget=[placement.forget, prompts.forget, self.judges.forget],
             let_go=[self.runner.let_go],
-            clean_up=[self.sorter.distrust, self.vectors.reconcile, self.vectors.save],
+            clean_up=[self.sorter.distrust, self.vectors.forget_gone],
         )
         self.retention = Retention(
             store.database,

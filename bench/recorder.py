@@ -77,8 +77,7 @@ async def finish_erasures(store: Store) -> None:
 
 
 async def _erased(erasure: Erasure, episode_id: str) -> None:
-    erased = await erasure.begin(Scope(episode=episode_id), actor="bench")
-    await erasure.mark([episode_id], erased)
+    erased = await erasure.begin(Scope(episode=episode_id), [episode_id], actor="bench")
     await erasure.erase([episode_id], erased)
     await erasure.end(erased)
 

@@ -16,6 +16,7 @@ from console import (
     cli_chat,
     cli_episodes,
     cli_erase,
+    cli_key,
     cli_learning,
     cli_review,
     cli_skills,
@@ -34,9 +35,11 @@ app.command("chat")(cli_chat.chat)
 app.command("feedback")(cli_episodes.feedback)
 app.command("learn")(cli_learning.learn)
 app.command("erase")(cli_erase.erase)
+app.command("key")(cli_key.key)
 app.add_typer(cli_episodes.episodes, name="episodes")
 cli_episodes.episodes.command("review")(cli_review.review)
 app.add_typer(cli_tasks.tasks, name="tasks")
+cli_tasks.tasks.command("rm")(cli_erase.erase_task)
 app.add_typer(cli_skills.skills, name="skills")
 app.add_typer(cli_learning.cycles, name="cycles")
 app.add_typer(cli_adapters.adapters, name="adapters")

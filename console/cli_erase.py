@@ -1,4 +1,4 @@
-"""``denizen erase``: take a person's, a session's or a tenant's episodes out for good."""
+"""``denizen erase`` and ``tasks rm``: take episodes of a person, or a task, out for good."""
 
 from typing import Annotated, Any
 
@@ -25,6 +25,24 @@ def erase(
     scope = {"episode": episode, "session": session, "user": user, "tenant": tenant}
     if not any(scope.values()):
         raise typer.BadParameter("name --episode, --session, --user or --tenant")
+    erase_scope(scope, yes=yes, as_json=as_json)
+
+
+def erase_task(
+    id: Annotated[str, typer.Argument(help="The task (task_…).")],
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """Erase a task for good, with all practice on it and its traces in logs.
+
+    Versions that learned from it become tainted, and are listed. The episode that it was made of
+    stays, if it was made of one.
+    """
+    erase_scope({"task": id}, yes=yes, as_json=as_json)
+
+
+def erase_scope(scope: dict[str, str | None], *, yes: bool, as_json: bool) -> None:
+    """Erase what is named, after asking, and print what was done."""
     with connect() as client:
         if not yes:
             plan = client.post("erase", body=scope | {"dry_run": True})

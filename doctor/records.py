@@ -17,7 +17,7 @@ NEVER_LOADED = {VersionStatus.REJECTED, VersionStatus.ROLLED_BACK, VersionStatus
 
 
 def check_database(patient: Patient) -> Finding:
-    """Does the database open, do its pages hang together, and is its schema known?"""
+    """Does the database open, do pages and indexes hang together, and is its schema known?"""
     file = _database(patient)
     if not file.exists():
         return Finding.warn("database", f"{file} is not there yet", mend="denizen serve creates it")
@@ -37,7 +37,9 @@ def check_record(patient: Patient) -> Finding:
     if not file.exists():
         return Finding.ok("record", "nothing was recorded yet")
     try:
-        found = checkup.look_into(file, embedder_id=MiniLmEmbedder.id)
+        found = checkup.look_into(
+            file, embedder_id=MiniLmEmbedder.id, dimension=MiniLmEmbedder.dimension
+        )
     except StoreError:
         return Finding.ok("record", "not looked at without a sound database")
     if found is None:
@@ -65,7 +67,7 @@ def _record_in_words(found: RecordCheckup) -> str:
 def check_adapters(patient: Patient) -> Finding:
     """Is every sealed version what the database says, and can the engine take it?"""
     try:
-        versions = checkup.look_at(_database(patient)).versions
+        versions = checkup.versions_in(_database(patient))
     except StoreError:
         return Finding.ok("adapters", "not looked at without a database")
     digest = _base_digest(patient)

@@ -16,6 +16,7 @@ from learner.errors import CycleStoppedError
 from learner.rows import Rollout, RolloutGroup
 from memory.errors import AdapterError, ConflictError, DenizenError, NotFoundError
 from memory.practice_store import Practised
+from memory.privacy import Privacy
 from memory.store import Store
 from memory.types import (
     Call,
@@ -67,12 +68,25 @@ class Practice:
         grader_of: Callable[[TaskSpec], Grader],
         store: Store,
         trust: Trust | None = None,
+        privacy: Privacy | None = None,
         max_in_flight: int = 16,
     ) -> None:
+        """Compose.
+
+        Args:
+            sample: asks the weights.
+            grader_of: returns a task's grader; it sees each answer as it was sampled.
+            store: where tries are recorded.
+            trust: which judges may teach.
+            privacy: what of a try may be recorded, as of any other call: an answer with a secret
+                in it loses its token ids, and with them its place in training.
+            max_in_flight: tasks that are tried at once.
+        """
         self._sample = sample
         self._grader_of = grader_of
         self._store = store
         self._trust = trust
+        self._privacy = privacy or Privacy()
         self._max_in_flight = max_in_flight
 
     async def practise(
@@ -160,12 +174,24 @@ class Practice:
         self, tried: Sequence[Sequence[Trial]], stage: CycleStage | None, *, counts: bool
     ) -> None:
         await self._store.practice.record(
-            [[_practised(trial, stage) for trial in trials] for trials in tried],
+            await asyncio.to_thread(self._kept, tried, stage),
             stage=stage,
             mean_rewards={
                 trials[0].task.id: mean_reward(trials) for trials in tried if trials and counts
             },
         )
+
+    def _kept(
+        self, tried: Sequence[Sequence[Trial]], stage: CycleStage | None
+    ) -> list[list[Practised]]:
+        """Return what of trials may be recorded."""
+        kept: list[list[Practised]] = []
+        for trials in tried:
+            kept.append([])
+            for trial in trials:
+                episode, [call] = self._privacy.kept(_episode(trial, stage), [trial.call])
+                kept[-1].append((episode, call, self._privacy.grade(trial.grade), trial.outcome))
+        return kept
 
     async def _recorded(self, stage: CycleStage, tasks: Sequence[TaskSpec]) -> list[list[Trial]]:
         """Return the trials of a stage as they are recorded, those of each task."""
@@ -199,6 +225,7 @@ def rollout_of(call: Call, grade: Grade, outcome: Outcome) -> Rollout:
         reward=outcome.value,
         is_advisory=is_advisory([grade], outcome),
         finish_reason=call.finish_reason,
+        is_withheld=call.withheld is not None,
     )
 
 
@@ -233,8 +260,8 @@ def _trial(task: TaskSpec, practised: Practised) -> Trial:
     return Trial(task=task, call=call, grade=grade, outcome=outcome)
 
 
-def _practised(trial: Trial, stage: CycleStage | None) -> Practised:
-    episode = Episode(
+def _episode(trial: Trial, stage: CycleStage | None) -> Episode:
+    return Episode(
         id=trial.call.episode_id,
         created_at=trial.call.created_at,
         source=EpisodeSource.PRACTICE,
@@ -247,4 +274,3 @@ def _practised(trial: Trial, stage: CycleStage | None) -> Practised:
         cycle_id=None if stage is None else stage.cycle_id,
         digested_revision=1,
     )
-    return episode, trial.call, trial.grade, trial.outcome

@@ -24,6 +24,7 @@ class SkipReason(StrEnum):
 
     UNSCORED = "unscored"  # no grader could score it
     ADVISORY = "advisory"  # only a judge did that is not trusted in the skill
+    WITHHELD = "withheld"  # a secret was taken out of it, or its prompt holds a forged turn
     EMPTY_COMPLETION = "empty_completion"
     NO_PROMPT = "no_prompt"  # the engine did not report the prompt's token ids
     NO_LOGPROBS = "no_logprobs"  # none recorded, or not one per token
@@ -54,6 +55,7 @@ class Rollout:
     reward: float | None  # None: no grader could score it
     finish_reason: str | None
     is_advisory: bool = False  # there is no reward because its judge is not trusted
+    is_withheld: bool = False  # by privacy: its call says why
     staleness: int = 0  # versions between the one that sampled its oldest token and the trained one
 
 
@@ -208,6 +210,8 @@ def skip_reason(rollout: Rollout, max_staleness: int | None = None) -> SkipReaso
     """Say why a rollout cannot be trained on, or None when it can."""
     if rollout.reward is None:
         return SkipReason.ADVISORY if rollout.is_advisory else SkipReason.UNSCORED
+    if rollout.is_withheld:
+        return SkipReason.WITHHELD
     if not rollout.completion_token_ids:
         return SkipReason.EMPTY_COMPLETION
     if not rollout.prompt_token_ids:

@@ -4,6 +4,8 @@ Knows what makes a task that can be tried again and graded. It does not know whe
 how they are practised, or how skills are found.
 """
 
+import dataclasses
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -14,6 +16,8 @@ from graders.catalog import DEFAULT_GRADER, require_gradable, require_known
 from graders.judge import JUDGE
 from learner.task_bodies import GeneratedTasksBody, GivenTasksBody, TaskBody
 from memory.errors import InvalidRequestError
+from memory.privacy import Privacy
+from memory.redaction import MARK
 from memory.types import (
     Episode,
     EpisodeSource,
@@ -74,6 +78,39 @@ def from_body(body: Mapping[str, Any], *, config: TasksConfig, has_judge: bool) 
     name = asked.origin.removeprefix(GYM_PREFIX)
     return from_reasoning_gym(
         name, n=asked.n, seed=asked.seed, settings=asked.settings, config=config
+    )
+
+
+def as_stored(
+    tasks: Sequence[TaskSpec], privacy: Privacy, *, config: TasksConfig
+) -> list[TaskSpec]:
+    """Return tasks as they may be stored: without secrets, and without forged turns.
+
+    A mark differs from process to process; id and split are told by its kind alone, so that a task
+    that is given again is the same one. Two that differ in nothing but a secret are one.
+
+    Raises:
+        InvalidRequestError: the first that may not be stored, with its number.
+    """
+    stored = []
+    for number, task in enumerate(tasks):
+        try:
+            kept = privacy.task(task)
+        except InvalidRequestError as error:
+            raise InvalidRequestError(
+                f"tasks.{number}: {error.message}", param=error.param
+            ) from error
+        stored.append(task if kept is task else _named_anew(kept, config))
+    return stored
+
+
+def _named_anew(task: TaskSpec, config: TasksConfig) -> TaskSpec:
+    content = json.dumps([task.messages, task.reference, task.grader_config])
+    messages, reference, grader_config = json.loads(MARK.sub(r"[\1]", content))
+    return dataclasses.replace(
+        task,
+        id=task_id(messages, reference, task.grader, grader_config, tenant=task.tenant),
+        split=split_of(messages, heldout_share=config.heldout_share),
     )
 
 

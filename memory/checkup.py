@@ -75,7 +75,7 @@ _UNREADABLE = """
     LIMIT 5"""
 
 
-def look_into(file: Path, *, embedder_id: str) -> RecordCheckup | None:
+def look_into(file: Path, *, embedder_id: str, dimension: int) -> RecordCheckup | None:
     """Check that the rows keep their promises; None where the schema is an older one.
 
     Reads all of it: a second for each gigabyte or so.
@@ -83,6 +83,7 @@ def look_into(file: Path, *, embedder_id: str) -> RecordCheckup | None:
     Args:
         file: the database; ``vectors.faiss`` may lie beside it.
         embedder_id: whose vectors are in use.
+        dimension: of that embedder; a vector of another size cannot be searched.
 
     Raises:
         StoreError: it cannot be read.
@@ -92,7 +93,7 @@ def look_into(file: Path, *, embedder_id: str) -> RecordCheckup | None:
         if migrations.pending(db):
             return None
         [[num_calls]] = db.execute("SELECT COUNT(*) FROM calls")
-        usable, without, some_without = _vectors(db, embedder_id)
+        usable, without, some_without = _vectors(db, embedder_id, dimension)
         [[identity]] = db.execute("SELECT id FROM identity")
         [[newest]] = db.execute(
             "SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'vectors'"
@@ -114,7 +115,7 @@ def look_into(file: Path, *, embedder_id: str) -> RecordCheckup | None:
 
 
 def _vectors(
-    db: sqlite_utils.Database, embedder_id: str
+    db: sqlite_utils.Database, embedder_id: str, dimension: int
 ) -> tuple[int, dict[str, int], dict[str, tuple[str, ...]]]:
     """Count the vectors that can be searched, and why other episodes, and which, have none."""
     without: Counter[str] = Counter()
@@ -127,7 +128,9 @@ def _vectors(
             reason = f"embedded by {embedder}"
         elif blob is None:
             reason = missing or "no vector"
-        elif len(blob) % 4 == 0 and _points_somewhere(np.frombuffer(blob, dtype="<f4")):
+        elif len(blob) != 4 * dimension:
+            reason = f"of {len(blob) / 4:g} dimensions, not {dimension}"
+        elif _points_somewhere(np.frombuffer(blob, dtype="<f4")):
             num_usable += 1
             continue
         else:
@@ -153,16 +156,29 @@ def _opened(file: Path) -> Iterator[sqlite3.Connection]:
 
 
 def look_at(file: Path) -> Checkup:
-    """Check a database's pages and schema, and list its adapter versions.
+    """Check a database's pages, indexes and schema, and list its adapter versions.
+
+    ``integrity_check`` also compares each index with its table, which ``quick_check`` does not: an
+    index that lost an entry hides a row. It reads the whole file, and takes longer for that.
 
     Raises:
         StoreError: it is no database, is damaged, or was written by a newer Denizen.
     """
     with _opened(file) as connection:
-        (found,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+        (found,) = connection.execute("PRAGMA integrity_check(1)").fetchone()
         if found != "ok":
             raise StoreError(f"{file} is damaged: {found}")
         return _read(sqlite_utils.Database(connection), file)
+
+
+def versions_in(file: Path) -> list[SealedVersion]:
+    """List a database's adapter versions, oldest first, without a look at its pages.
+
+    Raises:
+        StoreError: it cannot be read, or was written by a newer Denizen.
+    """
+    with _opened(file) as connection:
+        return _read(sqlite_utils.Database(connection), file).versions
 
 
 def _read(db: sqlite_utils.Database, file: Path) -> Checkup:

@@ -138,16 +138,22 @@ class CycleStore:
         return bool(self._db.read(sql, (cycle_id,))[0]["is_hit"])
 
     def uses(self, cycle_id: str, episode_ids: Sequence[str]) -> bool:
-        """Say whether a running cycle works with any of these, or with a task made from one."""
+        """Say whether a running cycle works with any of these, or with a task made from one.
+
+        Args:
+            cycle_id: which cycle.
+            episode_ids: of episodes; of tasks as well.
+        """
         for start in range(0, len(episode_ids), MAX_IDS):
             ids = tuple(episode_ids[start : start + MAX_IDS])
             marks = ", ".join("?" * len(ids))
             sql = f"""SELECT EXISTS (SELECT 1 FROM cycle_episodes
                     WHERE cycle_id = ? AND episode_id IN ({marks}))
                 OR EXISTS (SELECT 1 FROM cycle_tasks JOIN tasks ON tasks.id = task_id
-                    WHERE cycle_id = ? AND origin IN ({marks})) AS is_used"""
+                    WHERE cycle_id = ? AND (origin IN ({marks}) OR task_id IN ({marks}))
+                ) AS is_used"""
             origins = [f"episode:{episode_id}" for episode_id in ids]
-            if self._db.read(sql, (cycle_id, *ids, cycle_id, *origins))[0]["is_used"]:
+            if self._db.read(sql, (cycle_id, *ids, cycle_id, *origins, *ids))[0]["is_used"]:
                 return True
         return False
 

@@ -27,6 +27,8 @@ class EraseBody(BaseModel):
 
     episode: str | None = Field(None, min_length=1, max_length=200)
     """One episode."""
+    task: str | None = Field(None, min_length=1, max_length=200)
+    """One task, and all practice on it; the episode that it was made of stays, if it was."""
     session: str | None = Field(None, min_length=1, max_length=200)
     """All episodes with calls of this session."""
     user: str | None = Field(None, min_length=1, max_length=1_000)
@@ -39,7 +41,7 @@ class EraseBody(BaseModel):
     @property
     def scope(self) -> Scope:
         """What is to be erased."""
-        return Scope(episode=self.episode, session=self.session, user=self.user, tenant=self.tenant)
+        return Scope(**self.model_dump(exclude={"dry_run"}))
 
 
 def routes(store: Store, eraser: Eraser) -> APIRouter:
@@ -49,6 +51,10 @@ def routes(store: Store, eraser: Eraser) -> APIRouter:
     @router.delete("/episodes/{episode_id}")
     async def erase_episode(episode_id: str) -> Response:
         return answer(await eraser.erase(Scope(episode=episode_id), actor=ADMIN))
+
+    @router.delete("/tasks/{task_id}")
+    async def erase_task(task_id: str) -> Response:
+        return answer(await eraser.erase(Scope(task=task_id), actor=ADMIN))
 
     @router.post("/erase")
     async def erase(request: Request) -> Response:

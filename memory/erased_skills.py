@@ -23,16 +23,20 @@ _IS_SAID = """SELECT EXISTS (SELECT 1 FROM episodes WHERE tenant IS ?1 AND sourc
         AND (instr(lower(messages), ?2) OR instr(lower(task_key), ?2))) AS is_said"""
 
 
-def settle(db: Transaction, erased: Sequence[Mapping[str, Any]]) -> set[int]:
-    """Let skills be what remaining texts make of them; inside the write that deleted episodes.
+def settle(
+    db: Transaction, episodes: Sequence[Mapping[str, Any]], tasks: Sequence[Mapping[str, Any]] = ()
+) -> set[int]:
+    """Let skills be what remaining texts make of them; inside the write that deleted others.
 
     Args:
         db: the connection inside the write.
-        erased: the rows of the episodes that were deleted.
+        episodes: the rows of the episodes that were deleted.
+        tasks: those of the tasks.
 
     Returns:
         The skills that changed.
     """
+    erased = [*episodes, *({**task, "task_text": task["messages"]} for task in tasks)]
     changed = {row["skill_id"] for row in erased if row["skill_id"] is not None}
     for skill_id in changed:
         _measure(db, skill_id)

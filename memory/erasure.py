@@ -1,15 +1,15 @@
-"""Takes episodes out of the record for good, and says which weights they have taught.
+"""Takes episodes and tasks out of the record for good, and says which weights they have taught.
 
 Rows go with all that hangs on them: calls, feedback, grades, vectors, tasks made from them and the
 practice on those tasks and at their own prefixes. What remains is an audit row without content, the
 erased ids, so that nothing on its way into the file brings them back, and a taint on every version
 that learned from them. All ids are written down before the first row goes, and every write leaves
 the file whole, so that an erasure that was cut short can be finished. It does not know what lies in
-other files.
+other files, nor when that is clean.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,6 +29,12 @@ MAX_ROUNDS = 5
 """Looks for what was recorded in the scope while it was being erased; a session may be in use."""
 MAX_NEEDLES = 5_000
 """Of one erasure; the files are searched for all of them at once."""
+STILL_THERE = """WITH gone AS (SELECT id FROM erased_ids WHERE erasure_id = ?),
+    derived AS (SELECT id FROM tasks
+        WHERE id IN (SELECT id FROM gone) OR origin IN (SELECT 'episode:' || id FROM gone))
+    SELECT id FROM derived UNION SELECT id FROM episodes WHERE id IN (SELECT id FROM gone)
+        OR (source = 'practice' AND task_id IN (SELECT id FROM derived))"""
+"""What an erasure has marked, tasks made of it, and practice on them that came in between."""
 HANGING = ("feedback", "grades", "judge_probes", "vectors", "calls")
 
 
@@ -40,8 +46,7 @@ class Erased:
     counts: Counter[str] = field(default_factory=Counter)
     versions: Counter[str] = field(default_factory=Counter)  # version -> erased episodes it saw
     tainted: set[str] = field(default_factory=set)  # those, and their descendants
-    needles: set[str] = field(default_factory=set)  # what must not be found in any file
-    skills: set[int] = field(default_factory=set)  # which changed
+    skills: set[int] = field(default_factory=set)  # whose history says so
 
 
 class Erasure:
@@ -52,10 +57,10 @@ class Erasure:
         self._db = store.database
 
     def find(self, scope: Scope) -> list[str]:
-        """Return the ids of a scope's episodes, practice on their tasks and prefixes included.
+        """Return the ids of a scope's episodes, practice on them included, and of its task.
 
         Raises:
-            NotFoundError: a single episode was named, and there is none.
+            NotFoundError: a single episode or task was named, and there is none.
         """
         where, values = scope.condition
         sql = f"""WITH own AS (SELECT id FROM episodes WHERE {where}),
@@ -66,6 +71,10 @@ class Erasure:
         found = [str(row["id"]) for row in self._db.read(sql, values)]
         if scope.episode is not None and not found:
             raise NotFoundError(f"there is no episode {scope.episode!r}", param="episode")
+        if scope.task is not None:
+            if not self._db.read("SELECT id FROM tasks WHERE id = ?", (scope.task,)):
+                raise NotFoundError(f"there is no task {scope.task!r}", param="task")
+            found.append(scope.task)
         return found
 
     def plan(self, scope: Scope) -> dict[str, Any]:
@@ -77,15 +86,21 @@ class Erasure:
             for table, column in (*((one, "episode_id") for one in HANGING), ("episodes", "id")):
                 sql = f"SELECT COUNT(*) AS n FROM {table} WHERE {column} IN ({marks})"
                 counts[table] += self._db.read(sql, tuple(ids))[0]["n"]
-            origins = tuple(f"episode:{id}" for id in ids)
-            sql = f"SELECT COUNT(*) AS n FROM tasks WHERE origin IN ({marks})"
-            counts["tasks"] += self._db.read(sql, origins)[0]["n"]
+            of_tasks, own = _tasks_of(ids)
+            sql = f"SELECT COUNT(*) AS n FROM tasks WHERE {of_tasks}"
+            counts["tasks"] += self._db.read(sql, own)[0]["n"]
             for row in self._db.read(taints.TAUGHT.format(marks=marks), tuple(ids)):
                 versions[row["version_id"]] += row["n"]
         return {"counts": dict(counts), "tainted": self._tainted(versions)}
 
-    async def begin(self, scope: Scope, *, actor: str) -> Erased:
-        """Write down that an erasure begins."""
+    async def begin(self, scope: Scope, ids: Sequence[str], *, actor: str) -> Erased:
+        """Write down that an erasure begins, and of what: see ``mark``. One commit: all or nothing.
+
+        Args:
+            scope: as it was named.
+            ids: its episodes, recorded or not.
+            actor: who wants it.
+        """
         erased = Erased(id=new_id("erasure"))
         row: dict[str, Any] = {
             "id": erased.id,
@@ -96,52 +111,82 @@ class Erasure:
             "counts": "{}",
             "tainted": "[]",
         }
-        await self._db.write_async(lambda db: rows.insert(db, "erasures", row))
+
+        def write(db: Transaction) -> None:
+            rows.insert(db, "erasures", row)
+            self._mark(db, ids, erased)
+
+        await self._db.write_async(write)
         return erased
 
     async def mark(self, ids: Sequence[str], erased: Erased) -> None:
-        """Write down which episodes go, recorded or not, before any of them does.
+        """Write down which episodes and tasks go, recorded or not, before any of them does.
 
         From then on nothing of them comes into the file, and what other episodes were told of them
         is gone.
         """
+        await self._db.write_async(lambda db: self._mark(db, ids, erased))
 
-        def write(db: Transaction) -> None:
-            _mark(db, ids, erased)
-            told = recalled_calls.forget(db, erased.id)
-            if told:
-                self._store.episodes.forget_newest()
-            for batch in _batches(told):
-                _taint(db, batch, erased)
-            _account(db, erased)
+    def _mark(self, db: Transaction, ids: Sequence[str], erased: Erased) -> None:
+        _mark(db, ids, erased)
+        told = recalled_calls.forget(db, erased.id)
+        if told:
+            self._store.episodes.forget_newest()
+        for batch in _batches(told):
+            _taint(db, batch, erased)
+        _account(db, erased)
 
-        await self._db.write_async(write)
+    def needles(self, ids: Sequence[str]) -> set[str]:
+        """Return what must not be found in any file once marked episodes are gone, up to a bound.
+
+        Reads the rows, which do not change any more. For threads.
+        """
+        found: set[str] = set()
+        for batch in _batches(ids):
+            for needles in self._needles_of(batch):
+                if len(found) >= MAX_NEEDLES:
+                    return found
+                found |= needles
+        return found
+
+    def _needles_of(self, ids: Sequence[str]) -> Iterator[set[str]]:
+        marks = ", ".join("?" * len(ids))
+        sql = f"SELECT request, message, error FROM calls WHERE episode_id IN ({marks})"
+        for row in self._db.read(sql, tuple(ids)):
+            yield needles_of_json(row["request"]) | needles_of_json(row["message"])
+            yield needles_of(row["error"] or "")
+        for sql in (
+            f"SELECT comment, correction FROM feedback WHERE episode_id IN ({marks})",
+            f"SELECT task_text, reference FROM episodes WHERE id IN ({marks})",
+        ):
+            for row in self._db.read(sql, tuple(ids)):
+                yield from (needles_of(text) for text in row.values() if text)
+        of_tasks, own = _tasks_of(ids)
+        sql = f"SELECT messages, grader_config, reference FROM tasks WHERE {of_tasks}"
+        for row in self._db.read(sql, own):
+            yield needles_of_json(row["messages"]) | needles_of_json(row["grader_config"])
+            yield needles_of(row["reference"] or "")
 
     async def erase(self, ids: Sequence[str], erased: Erased) -> None:
-        """Delete episodes and all that hangs on them, some at a time."""
+        """Delete episodes, tasks and all that hangs on them, some at a time."""
         for batch in _batches(ids):
             await self._db.write_async(lambda db, batch=batch: _erase(db, batch, erased))  # type: ignore[misc]
 
-    async def end(self, erased: Erased) -> list[taints.Tainted]:
-        """Close the audit row, and say which versions had learned from what went."""
+    async def end(self, erased: Erased) -> None:
+        """Close the audit row: indexes, journal, logs and write-ahead log are clean of it."""
+        now = rows.encode_value(utc_now())
+        sql = "UPDATE erasures SET ended_at = ? WHERE id = ?"
+        await self._db.write_async(lambda db: db.execute(sql, (now, erased.id)))
 
-        def write(db: Transaction) -> None:
-            for skill_id in sorted(erased.skills):
-                note(db, skill_id, PERSON, SkillEvent.ERASED)
-            _account(db, erased)
-            now = rows.encode_value(utc_now())
-            db.execute("UPDATE erasures SET ended_at = ? WHERE id = ?", (now, erased.id))
-
-        await self._db.write_async(write)
+    def tainted_by(self, erased: Erased) -> list[taints.Tainted]:
+        """Return the versions that had learned from what went."""
         return self._tainted(erased.versions)
 
     def unfinished(self) -> list[tuple[Erased, list[str]]]:
-        """Return the erasures that were cut short, each with the episodes that are still there."""
+        """Return the erasures that have not ended, each with what is still there of it."""
         found = []
         for row in self._db.read("SELECT * FROM erasures WHERE ended_at IS NULL ORDER BY id"):
-            sql = """SELECT id FROM episodes
-                WHERE id IN (SELECT id FROM erased_ids WHERE erasure_id = ?)"""
-            left = [str(one["id"]) for one in self._db.read(sql, (row["id"],))]
+            left = [str(one["id"]) for one in self._db.read(STILL_THERE, (row["id"],))]
             erased = Erased(row["id"], Counter(rows.loads(row["counts"])))
             erased.tainted.update(rows.loads(row["tainted"]))
             found.append((erased, left))
@@ -161,25 +206,27 @@ class Erasure:
 
 
 def _erase(db: Transaction, ids: Sequence[str], erased: Erased) -> None:
-    """Delete some episodes; inside a write."""
+    """Delete some episodes and tasks, and the tasks made of the former; inside a write."""
     marks, own = ", ".join("?" * len(ids)), tuple(ids)
     found = list(db.query(f"SELECT * FROM episodes WHERE id IN ({marks})", own))
-    _look_for(db, found, own, erased)
-    origins = tuple(f"episode:{id}" for id in ids)
-    tasks = [
-        str(row["id"])
-        for row in db.query(f"SELECT id FROM tasks WHERE origin IN ({marks})", origins)
-    ]
-    _mark(db, [*ids, *tasks], erased)
+    of_tasks, named = _tasks_of(ids)
+    tasks = list(db.query(f"SELECT * FROM tasks WHERE {of_tasks}", named))
+    _mark(db, [*ids, *(str(task["id"]) for task in tasks)], erased)
     _taint(db, own, erased)
     for table in HANGING:
         cursor = db.execute(f"DELETE FROM {table} WHERE episode_id IN ({marks})", own)
         erased.counts[table] += cursor.rowcount
-    cursor = db.execute(f"DELETE FROM tasks WHERE origin IN ({marks})", origins)
+    cursor = db.execute(
+        f"DELETE FROM judge_probes WHERE task_id IN (SELECT id FROM tasks WHERE {of_tasks})", named
+    )
+    erased.counts["judge_probes"] += cursor.rowcount
+    cursor = db.execute(f"DELETE FROM tasks WHERE {of_tasks}", named)
     erased.counts["tasks"] += cursor.rowcount
     cursor = db.execute(f"DELETE FROM episodes WHERE id IN ({marks})", own)
     erased.counts["episodes"] += cursor.rowcount
-    erased.skills |= erased_skills.settle(db, found)
+    for skill_id in sorted(erased_skills.settle(db, found, tasks) - erased.skills):
+        note(db, skill_id, PERSON, SkillEvent.ERASED)
+        erased.skills.add(skill_id)
     _account(db, erased)
 
 
@@ -203,22 +250,11 @@ def _account(db: Transaction, erased: Erased) -> None:
     db.execute("UPDATE erasures SET counts = ?, tainted = ? WHERE id = ?", (*told, erased.id))
 
 
-def _look_for(
-    db: Transaction, found: Sequence[dict[str, Any]], ids: Sequence[str], erased: Erased
-) -> None:
-    """Note what must not be found in any file afterwards, up to a bound."""
+def _tasks_of(ids: Sequence[str]) -> tuple[str, tuple[str, ...]]:
+    """Return what finds the tasks that are named or made of named episodes, as SQL."""
     marks = ", ".join("?" * len(ids))
-    sql = f"SELECT request, message, error FROM calls WHERE episode_id IN ({marks})"
-    for row in db.query(sql, tuple(ids)):
-        if len(erased.needles) < MAX_NEEDLES:
-            erased.needles |= needles_of_json(row["request"]) | needles_of_json(row["message"])
-            erased.needles |= needles_of(row["error"] or "")
-    sql = f"SELECT comment, correction FROM feedback WHERE episode_id IN ({marks})"
-    said = [text for row in db.query(sql, tuple(ids)) for text in row.values()]
-    said += [row[name] for row in found for name in ("task_text", "reference")]
-    for text in said:
-        if text and len(erased.needles) < MAX_NEEDLES:
-            erased.needles |= needles_of(text)
+    origins = (f"episode:{id}" for id in ids)
+    return f"(id IN ({marks}) OR origin IN ({marks}))", (*ids, *origins)
 
 
 def _batches(ids: Sequence[str]) -> Iterable[Sequence[str]]:

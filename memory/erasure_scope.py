@@ -10,30 +10,39 @@ from memory.types import Episode
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Scope:
-    """What is to be erased: one episode, or all of a session, a user, or a tenant.
+    """What is to be erased: one episode or task, or all of a session, a user, or a tenant.
+
+    A task's episodes are the practice on it; that it was made of, if any, is not.
 
     Example:
         ``Scope(session="s-17", tenant="acme")``: a session or user may be narrowed to a tenant.
     """
 
     episode: str | None = None
+    task: str | None = None
     session: str | None = None
     user: str | None = None
     tenant: str | None = None
 
     def __post_init__(self) -> None:
-        named = [self.episode, self.session, self.user]
-        if sum(one is not None for one in named) > 1 or (self.episode and self.tenant):
-            raise InvalidRequestError("name one of episode, session and user")
+        named = [self.episode, self.task, self.session, self.user]
+        if sum(one is not None for one in named) > 1 or (self.is_single and self.tenant):
+            raise InvalidRequestError("name one of episode, task, session and user")
         if not any(self.parts):
-            raise InvalidRequestError("name an episode, a session, a user or a tenant")
+            raise InvalidRequestError("name an episode, a task, a session, a user or a tenant")
         if self.tenant is not None:
             Sight(self.tenant)
 
     @property
+    def is_single(self) -> bool:
+        """Whether one episode or task is named, and not what may grow meanwhile."""
+        return self.episode is not None or self.task is not None
+
+    @property
     def parts(self) -> dict[str, str]:
         """What is named, by kind."""
-        named = {name: getattr(self, name) for name in ("episode", "session", "user", "tenant")}
+        names = ("episode", "task", "session", "user", "tenant")
+        named = {name: getattr(self, name) for name in names}
         return {name: value for name, value in named.items() if value is not None}
 
     @property
@@ -51,6 +60,7 @@ class Scope:
         """What finds its episodes, as SQL over ``episodes``."""
         clauses = {
             "episode": "id = ?",
+            "task": "source = 'practice' AND task_id = ?",
             "session": "(session = ? OR id IN (SELECT episode_id FROM calls WHERE session = ?))",
             "user": "user = ?",
             "tenant": "tenant = ?",
@@ -68,6 +78,7 @@ class Scope:
         """
         theirs: dict[str, set[str | None]] = {
             "episode": {episode.id},
+            "task": {episode.task_id},
             "session": {episode.session, session},
             "user": {episode.user},
             "tenant": {episode.tenant},

@@ -14,10 +14,11 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from memory.errors import InvalidRequestError
 from memory.fences import ControlTokens
 from memory.redaction import MARK, PatternRedactor, PresidioRedactor, Redactor
 from memory.secret_forms import KINDS, Kind
-from memory.types import Call, Episode, Feedback, Message
+from memory.types import Call, Episode, Feedback, Grade, Message, TaskSpec
 
 REDACTED = "redacted"  # a secret was taken out of the prompt or the answer
 CONTROL_TOKENS = "control_tokens"  # a message from outside holds what would end or begin a turn
@@ -34,15 +35,16 @@ class PrivacyConfig(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     redact: tuple[Kind, ...] = KINDS
-    """What is taken out of requests, answers, tool arguments, errors, comments and corrections
-    before they are stored, with a mark in its place. What the client gets is not changed. A call in
-    which something was found keeps no token ids, as they spell it, and teaches nothing by itself;
-    tasks made from its text hold the mark. All four by default: a record outlives what was meant
-    when it was typed. The patterns are narrow, so that numbers in sums stay: in 100 tasks of each
-    of 91 families of reasoning-gym they find one author's address and one office's telephone. A
-    conversation that is continued by
-    ``previous_response_id`` goes on from the record, marks included. Names that callers give
-    (session, user) stay as they are, because one erases by them.
+    """What is taken out of requests, answers, tool arguments, errors, comments, corrections, tasks
+    and answers in practice before they are stored, with a mark in its place. What the client gets
+    is not changed. A call in which something was found keeps no token ids, as they spell it, and
+    teaches nothing by itself; tasks made from its text hold the mark. What operators write
+    (guidelines, rubrics, names of skills) is stored as it is. All four by default: a record
+    outlives what was meant when it was typed. The patterns are narrow, so that numbers in sums
+    stay: in 100 tasks of each of 91 families of reasoning-gym they find one author's address and
+    one office's telephone. A conversation that is continued by ``previous_response_id`` goes on
+    from the record, marks included. Names that callers give (session, user) stay as they are,
+    because one erases by them.
     """
     engine: Literal["patterns", "presidio"] = "patterns"
     """What looks for personal data: patterns of this package (microseconds a request), or
@@ -56,7 +58,8 @@ class PrivacyConfig(BaseModel):
     never learned from. "neutralise": the literal is broken by a space on its way to the engine, so
     that it stays text; the record keeps the client's own words, marked and not learned from, as its
     tokens are not theirs. "pass": nothing is looked at. Prompts of ``/v1/completions`` are raw by
-    their nature and always pass.
+    their nature and always pass. A given task that holds one is refused by "flag", as nothing may
+    be learned from it; by "neutralise" it is kept and practised with the literal broken.
     """
     learn_from: tuple[str, ...] = ()
     """The tenants of ``[auth.tenants]`` whose episodes may teach, besides the default tenant.
@@ -159,6 +162,43 @@ class Privacy:
             feedback,
             comment=self._clean(feedback.comment),
             correction=self._clean(feedback.correction),
+        )
+
+    def grade(self, grade: Grade) -> Grade:
+        """Return a grade as it may be stored: its explanation may quote the answer."""
+        told = (grade.explanation, grade.unscored_reason, grade.evidence)
+        clean = explanation, unscored_reason, evidence = tuple(map(self._clean, told))
+        if all(one is other for one, other in zip(clean, told, strict=True)):
+            return grade
+        return dataclasses.replace(
+            grade, explanation=explanation, unscored_reason=unscored_reason, evidence=evidence
+        )
+
+    def task(self, task: TaskSpec) -> TaskSpec:
+        """Return a task as it may be stored; the task itself where nothing has to change.
+
+        Its messages, reference and what its grader reads are redacted, and control tokens in them
+        are broken where the setting says so; its id and split are those that it came with.
+
+        Raises:
+            InvalidRequestError: it holds a control token in a user's message, and such may not
+                teach ("flag"), for which alone there are tasks.
+        """
+        held = self.config.control_tokens
+        is_forged = held != "pass" and self.control_tokens.forged_in(task.messages)
+        if is_forged and held == "flag":
+            raise InvalidRequestError(
+                "a user's message holds a control token of chat templates, so that nothing may be"
+                ' learned from it: take it out, or set privacy.control_tokens = "neutralise"',
+                param="messages",
+            )
+        messages = self.control_tokens.neutralised(task.messages) if is_forged else task.messages
+        told = (messages, task.reference, task.grader_config)
+        clean = tuple(map(self._clean, told))
+        if not is_forged and all(one is other for one, other in zip(clean, told, strict=True)):
+            return task
+        return dataclasses.replace(
+            task, messages=tuple(clean[0]), reference=clean[1], grader_config=clean[2]
         )
 
     def text(self, text: str) -> str:

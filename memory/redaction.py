@@ -145,8 +145,8 @@ class PresidioRedactor:
             from presidio_analyzer import AnalyzerEngine  # type: ignore[import-not-found]
         except ImportError as error:
             raise ConfigError(
-                'privacy.engine is "presidio", but presidio-analyzer is not installed: install it'
-                ' beside Denizen, or set privacy.engine = "patterns"'
+                'privacy.engine is "presidio", but presidio-analyzer is not installed: install'
+                ' denizen[presidio], or set privacy.engine = "patterns"'
             ) from error
         wanted = set(kinds)
         keys: list[Kind] = [kind for kind in KINDS if kind == "keys" and kind in wanted]
@@ -163,6 +163,33 @@ class PresidioRedactor:
         found = self._analyzer.analyze(
             text, language="en", entities=self._entities, score_threshold=PRESIDIO_SCORE
         )
-        for one in sorted(found, key=lambda result: int(result.start), reverse=True):
-            text = f"{text[: one.start]}[{one.entity_type.lower()}]{text[one.end :]}"
+        spans = [(int(one.start), int(one.end), one.entity_type, one.score) for one in found]
+        for start, end, name in reversed(_apart(spans)):
+            text = f"{text[:start]}[{name.lower()}]{text[end:]}"
         return self._keys.redact(text)
+
+
+def _apart(spans: Iterable[tuple[int, int, str, float]]) -> list[tuple[int, int, str]]:
+    """Return finds that do not overlap, in order: one for all that share a character.
+
+    It is named after the surest of them, of two as sure the longest.
+
+    Args:
+        spans: start, end (exclusive), kind and score of each.
+    """
+    apart: list[list[tuple[int, int, str, float]]] = []
+    reach = -1
+    for span in sorted(spans):
+        if span[0] < reach:
+            apart[-1].append(span)
+        else:
+            apart.append([span])
+        reach = max(reach, span[1])
+    return [
+        (
+            together[0][0],
+            max(end for _, end, _, _ in together),
+            max(together, key=lambda one: (one[3], one[1] - one[0]))[2],
+        )
+        for together in apart
+    ]

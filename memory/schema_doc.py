@@ -375,9 +375,9 @@ MEANINGS: Meanings = {
         {
             "id": "sorts by time",
             "created_at": "when it began",
-            "ended_at": "NULL: it did not come to its end",
+            "ended_at": "when the files were clean of it; NULL: it goes on, at the next start too",
             "actor": "who asked for it",
-            "scope": "`episode`, `session`, `user` or `tenant`",
+            "scope": "`episode`, `task`, `session`, `user` or `tenant`",
             "scope_sha256": "hash of the name that was erased",
             "counts": "JSON: rows that went, by table",
             "tainted": "JSON: versions that had learned from them",

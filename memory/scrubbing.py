@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import IO
 
 from memory.database import Database
+from memory.needle_file import FOLDER as NEEDLES
 from memory.needles import Needles
 
-NOT_RECORDS = ("adapters", "models")
-"""Folders of weights: gigabytes without text."""
+NOT_RECORDS = ("adapters", "models", NEEDLES)
+"""Folders of weights, gigabytes without text; and where it stands what is looked for."""
 OWN_FOLDERS = ("logs", "work")
 """What the service writes for itself; any other file is the operator's, and is only searched."""
 MASK = b"*"

@@ -119,13 +119,18 @@ class TaskStore:
 
 
 def add_task(db: Transaction, task: TaskSpec) -> bool:
-    """Store a task if its id is new; runs inside a write. Returns whether it was."""
+    """Store a task if its id is new; runs inside a write. Returns whether it was.
+
+    One that was erased may be given again, and is then a task like any other.
+    """
     row = rows.encode(task)
     columns = ", ".join(row)
     marks = ", ".join("?" * len(row))
     cursor = db.execute(
         f"INSERT OR IGNORE INTO tasks ({columns}) VALUES ({marks})", tuple(row.values())
     )
+    if cursor.rowcount:
+        db.execute("DELETE FROM erased_ids WHERE id = ?", (task.id,))
     return bool(cursor.rowcount)
 
 

@@ -76,6 +76,7 @@ class EpisodeVectors:
         self._index = VectorIndex(dimension)
         self._last_id = 0
         self._num_unsaved = 0
+        self._is_open = False
 
     def __len__(self) -> int:
         return len(self._index)
@@ -89,15 +90,25 @@ class EpisodeVectors:
         """Read the file, then make the index agree with the rows.
 
         It takes seconds for a million vectors, and two minutes where the file is missing or does
-        not fit; until it returns nothing is found.
+        not fit; until it returns nothing is found. It is done once.
         """
         with self._lock:
+            if self._is_open:
+                return
             known = self._load()
             if known is not None:
                 self._index, self._last_id = known
             elif (number := sum(1 for _ in self._rows.ids())) > self._max_exact:
                 self._train(number)
             self.reconcile()
+            self._is_open = True
+
+    def forget_gone(self) -> None:
+        """Let go of rows that are gone, in the index and in its file, opened already or not."""
+        with self._lock:
+            self.open()
+            self.reconcile()
+            self.save()
 
     def reconcile(self) -> None:
         """Make the index agree with the rows, whatever it holds."""

@@ -25,9 +25,13 @@ def pins(name: str) -> dict[str, str]:
 
 
 def declared() -> set[str]:
-    """Return the names of all packages that pyproject.toml asks for, extras included."""
+    """Return the names of all packages that pyproject.toml asks for, extras included but one.
+
+    presidio-analyzer brings spaCy and a model of its own, for those who ask for it.
+    """
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    groups = [project["dependencies"], *project["optional-dependencies"].values()]
+    extras = project["optional-dependencies"]
+    groups = [project["dependencies"], *(extras[name] for name in extras if name != "presidio")]
     return {re.split(r"[<>=!~\[; ]", entry)[0].lower() for group in groups for entry in group}
 
 

@@ -1,5 +1,6 @@
 import subprocess
 import sys
+from hashlib import sha256
 
 import pytest
 
@@ -55,6 +56,8 @@ def test_the_command_line_wins_over_the_environment_and_that_over_the_file(tmp_p
         ("[auth]\nadmin_keys = ['']", "a key is empty"),
         ("[auth]\nuser_keys = ['a', ' ']", "a key is empty"),
         ("[auth.tenants]\nacme = ['']", "a key is empty"),
+        ("[auth]\nuser_keys = ['sha256:ABC']", "64 lowercase hexadecimal digits"),
+        (f"[auth]\nuser_keys = ['k', 'sha256:{sha256(b'k').hexdigest()}']", "given twice"),
         ("[auth.tenants]\nacme = []", "tenant 'acme' has no key"),
     ],
 )

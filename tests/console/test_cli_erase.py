@@ -72,3 +72,18 @@ def test_export_writes_a_line_for_each_episode_and_no_file_twice(service, tmp_pa
     assert run("episodes", "export", str(file)).exit_code == 2
     assert run("episodes", "export", str(tmp_path / "b"), "--since", "soon").exit_code == 1
     assert not (tmp_path / "b").exists()
+
+
+def test_a_task_is_erased_after_asking(service):
+    body = {"tasks": [{"prompt": f"{number} * 2 = ?", "reference": "8"} for number in (3, 4)]}
+    service.http.post("/v1/tasks", json=body).raise_for_status()
+    one, other = (row["id"] for row in service.http.get("/v1/tasks").json()["data"])
+    refused = run("tasks", "rm", one, input="n\n")
+    assert refused.exit_code == 1
+    assert "1 tasks" in refused.output
+    done = run("tasks", "rm", one, "--yes", "--json")
+    assert json.loads(done.stdout)["counts"]["tasks"] == 1
+    assert [row["id"] for row in service.http.get("/v1/tasks").json()["data"]] == [other]
+    assert service.http.delete(f"/v1/tasks/{one}").status_code == 404
+    assert service.http.delete(f"/v1/tasks/{other}").json()["scope"] == "task"
+    assert run("tasks", "rm", other, "--yes").exit_code == 1

@@ -1,4 +1,5 @@
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -6,14 +7,15 @@ import numpy as np
 import pytest
 import sqlite_utils
 
-from memory import checkup
+from memory import checkup, rows
 from memory.errors import StoreError
 from memory.schema import migrations
 from memory.store import Store
 from tests.memory.test_call_rows import conversation, record
 from tests.memory.test_vectors import direction, opened, put
+from tests.records import episode
 
-HASH = {"embedder_id": "hash"}
+HASH = {"embedder_id": "hash", "dimension": 8}
 
 
 @pytest.fixture
@@ -62,12 +64,14 @@ def test_episodes_without_a_vector_are_counted_by_reason(store, file):
     put(store, 2, None, missing_reason="empty text")
     put(store, 3, np.full(8, np.nan))
     put(store, 4, direction(4), embedder="older")
+    put(store, 5, np.ones(7))
     found = checkup.look_into(file, **HASH)
     assert found.num_vectors == 1
     assert found.without_vector == {
         "empty text": 1,
         "zero, or not finite": 1,
         "embedded by older": 1,
+        "of 7 dimensions, not 8": 1,
     }
 
 
@@ -86,6 +90,26 @@ def test_an_older_schema_is_left_for_the_start_to_migrate(tmp_path):
     migrations.apply(early, stop_before="m004_vectors")
     early.close()
     assert checkup.look_into(tmp_path / "denizen.db", **HASH) is None
+
+
+def test_an_index_that_lost_a_row_is_found(tmp_path):
+    """``quick_check`` does not see it, and the row is not found by what the index is of."""
+    file = tmp_path / "denizen.db"
+    Store(file).close()
+    assert checkup.look_at(file).num_pending == 0
+    with closing(sqlite3.connect(file, isolation_level=None)) as db:
+        db.execute("PRAGMA writable_schema = ON")
+        sql = "SELECT * FROM sqlite_master WHERE name = 'episodes_by_tenant'"
+        entry = db.execute(sql).fetchone()
+        db.execute("DELETE FROM sqlite_master WHERE name = 'episodes_by_tenant'")
+    with closing(sqlite3.connect(file, isolation_level=None)) as db:
+        row = rows.encode(episode(tenant="acme"))
+        sqlite_utils.Database(db)["episodes"].insert(row)
+        db.execute("PRAGMA writable_schema = ON")
+        db.execute("INSERT INTO sqlite_master VALUES (?, ?, ?, ?, ?)", entry)
+    with pytest.raises(StoreError, match="missing from index episodes_by_tenant"):
+        checkup.look_at(file)
+    assert checkup.versions_in(file) == []
 
 
 def test_what_is_no_database_is_said(tmp_path):

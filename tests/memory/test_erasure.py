@@ -5,8 +5,9 @@ import pytest
 from memory.erasure_scope import Scope
 from memory.errors import InvalidRequestError, NotFoundError
 from memory.grade_rows import set_grades
-from memory.types import Grade, GradeKind, Outcome
-from tests.records import call, episode
+from memory.types import Grade, GradeKind, Outcome, TaskRole
+from tests.memory.erasing import PLANTED
+from tests.records import call, cycle, episode, task, version
 
 
 async def test_an_episode_goes_with_all_that_hangs_on_it(home):
@@ -130,3 +131,69 @@ async def test_an_episode_that_is_not_recorded_yet_never_will_be(home):
     with pytest.raises(NotFoundError):
         home.running = set()
         await home.erase(episode="ep_1")
+
+
+async def imported(home, number: int, text: str = PLANTED) -> str:
+    """Import a task, practise it, and let a version learn from that; return its id."""
+    given = task(
+        number,
+        messages=({"role": "user", "content": f"about {text}"},),
+        reference=f"reference {text}",
+        grader_config={"entry": {"answer": f"entry {text}"}},
+    )
+    home.store.tasks.add([given])
+    await home.practise(number, of=number, text=text)
+    home.store.versions.add(version(number, sha256=f"{number}" * 64), [f"ep_practice_{number}"])
+    return given.id
+
+
+async def test_an_imported_task_goes_with_its_practice_and_what_learned_from_it_is_named(home):
+    its, other = await imported(home, 1), await imported(home, 2, "something else")
+    home.log(f"cannot grade entry {PLANTED}")
+    assert home.eraser.erasure.plan(Scope(task=its))["counts"]["tasks"] == 1
+    told = await home.erase(task=its)
+    counted = {name: told["counts"][name] for name in ("tasks", "episodes", "calls", "grades")}
+    assert counted == {"tasks": 1, "episodes": 1, "calls": 1, "grades": 1}
+    assert [one.version for one in told["tainted"]] == ["denizen-000001"]
+    assert told["files"].found == {} and home.files_with(PLANTED) == []
+    assert [row["id"] for row in home.store.tasks.page(limit=9)] == [other]
+    assert home.count("episodes") == 1
+    [audit] = home.eraser.erasure.all()
+    assert (audit["scope"], its in str(audit)) == ("task", False)
+    with pytest.raises(NotFoundError, match=its):
+        await home.erase(task=its)
+
+
+async def test_an_erased_task_may_be_given_again_and_practised(home):
+    its = await imported(home, 1)
+    await home.erase(task=its)
+    await home.practise(2, of=1)  # a cycle that still held it
+    assert home.count("episodes") == 0
+    home.store.tasks.add([task(1)])
+    await home.practise(3, of=1)
+    assert home.count("episodes") == 1
+    assert home.count("erased_ids") == 2  # what was practised before
+
+
+async def test_a_running_cycle_uses_a_task_that_is_named(home):
+    cycles = home.store.cycles
+    cycles.start(cycle())
+    home.store.tasks.add([task(1), task(2)])
+    cycles.set_tasks("cycle_1", {TaskRole.TRAIN: [task(1)]})
+    assert cycles.uses("cycle_1", ["task_0001"])
+    assert not cycles.uses("cycle_1", ["task_0002"])
+
+
+async def test_a_skill_is_not_named_by_the_words_of_an_erased_task(home):
+    def write(db) -> None:
+        db.execute(
+            """INSERT INTO skills (id, title, created_at, policy, key_terms, centroid_count)
+                VALUES (1, 'zebras and more', '2026-01-01', 'learn', '["zebras"]', 0)"""
+        )
+
+    home.store.database.write(write)
+    given = task(1, messages=({"role": "user", "content": "count zebras"},), skill_id=1)
+    home.store.tasks.add([given])
+    await home.erase(task=given.id)
+    [skill] = home.store.database.read("SELECT title, key_terms FROM skills")
+    assert skill == {"title": "skill 1", "key_terms": "[]"}

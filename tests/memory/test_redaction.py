@@ -1,7 +1,9 @@
 """What is a secret by its form, and what only looks like one."""
 
 import random
+import sys
 import time
+from types import SimpleNamespace
 
 import pytest
 from reasoning_gym.factory import DATASETS
@@ -205,6 +207,38 @@ def test_no_task_of_this_family_looks_like_a_secret(family):
     redactor = PatternRedactor()
     for task in reasoning.generate(family, n=100, seed=7, settings={}):
         assert redactor.redact(task["question"]) == task["question"]
+
+
+def found(start: int, end: int, kind: str, score: float) -> SimpleNamespace:
+    return SimpleNamespace(start=start, end=end, entity_type=kind, score=score)
+
+
+@pytest.mark.parametrize(
+    ("text", "finds", "clean"),
+    [
+        (  # a card whose first digits look like a telephone
+            "pay 4111 1111 1111 1111 at once",
+            [found(4, 23, "CREDIT_CARD", 1.0), found(4, 18, "PHONE_NUMBER", 0.5)],
+            "pay [credit_card] at once",
+        ),
+        (
+            "a 0123456789 b",
+            [found(6, 12, "PHONE_NUMBER", 0.6), found(2, 8, "CREDIT_CARD", 0.6)],
+            "a [credit_card] b",
+        ),
+        (
+            "0123456789",
+            [found(0, 6, "A", 0.6), found(4, 8, "B", 0.9), found(7, 10, "C", 0.7)],
+            "[b]",
+        ),
+        ("ab cd", [found(0, 2, "A", 0.6), found(2, 5, "B", 0.6)], "[a][b]"),
+    ],
+)
+def test_finds_of_presidio_that_overlap_are_one(monkeypatch, text, finds, clean):
+    stub = SimpleNamespace(analyze=lambda *_, **__: finds)
+    module = SimpleNamespace(AnalyzerEngine=lambda: stub)
+    monkeypatch.setitem(sys.modules, "presidio_analyzer", module)
+    assert redactor_of(PrivacyConfig(engine="presidio"), known=()).redact(text) == clean
 
 
 def test_presidio_that_is_not_installed_is_named():

@@ -93,14 +93,14 @@ def test_p50_each_text_without_a_vector_is_kept_and_told_with_its_reason(filled)
         "the embedding is not finite": 1,
         "the embedding is zero": 1,
     }
-    found = checkup.look_into(filled.database.path, embedder_id="broken")
+    found = checkup.look_into(filled.database.path, embedder_id="broken", dimension=D)
     assert found.without_vector == reasons
     rows = filled.database.read("SELECT id FROM episodes WHERE task_text LIKE 'not a %'")
     assert rows == [{"id": "ep_5"}]
 
 
 def test_p50_the_doctor_names_some_of_them(filled):
-    found = checkup.look_into(filled.database.path, embedder_id="broken")
+    found = checkup.look_into(filled.database.path, embedder_id="broken", dimension=D)
     assert found.some_without["empty text"] == ("ep_1", "ep_2")
     assert "1 the embedding is not finite (ep_5)" in _record_in_words(found)
 
@@ -108,7 +108,7 @@ def test_p50_the_doctor_names_some_of_them(filled):
 def test_another_embedder_tries_them_again(filled):
     assert len(vectors_of(filled, MENDED)) == 0
     assert Sorter(filled, MENDED, SkillsConfig()).renew() == len(TEXTS)
-    told = checkup.look_into(filled.database.path, embedder_id=MENDED.id)
+    told = checkup.look_into(filled.database.path, embedder_id=MENDED.id, dimension=D)
     assert told.without_vector == {"empty text": 2}
     assert nearest(filled, MENDED, "not a number") == "ep_5"
 

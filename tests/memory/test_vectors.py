@@ -138,7 +138,7 @@ def test_a_vector_that_cannot_be_searched_is_left_out_with_a_reason(store, vecto
     put(store, 2, vector, **fields)
     found = opened(store)
     assert nearest(found, direction(1)) == ["ep_1"]
-    told = checkup.look_into(store.database.path, embedder_id="hash")
+    told = checkup.look_into(store.database.path, embedder_id="hash", dimension=D)
     assert told.without_vector == {reason: 1}
 
 

@@ -1,7 +1,11 @@
 """Keys: who may chat, and who may move the pointer."""
 
+from hashlib import sha256
+
 import pytest
 
+from agent.access import AuthConfig
+from memory.tenants import Caller
 from tests.running import ServiceThread, ask
 
 ADMIN = {"authorization": "Bearer admin-key"}
@@ -42,6 +46,16 @@ def test_a_user_chats_and_cannot_review(service):
 def test_an_admin_reviews(service):
     response = service.http.post("/v1/adapters/rollback", json={}, headers=ADMIN)
     assert response.status_code == 409
+
+
+def test_a_key_of_which_the_settings_hold_only_the_hash_is_known():
+    digest = f"sha256:{sha256(b'a long key').hexdigest()}"
+    auth = AuthConfig(user_keys=("user-key",), admin_keys=(digest,), tenants={"acme": ("k",)})
+    assert auth.caller_of(b"a long key") == Caller()
+    assert auth.caller_of(b"user-key") == Caller(is_admin=False)
+    assert auth.caller_of(b"k") == Caller(tenant="acme", is_admin=False)
+    for wrong in (digest, digest.removeprefix("sha256:"), "a long ke", ""):
+        assert auth.caller_of(wrong.encode()) is None
 
 
 @pytest.mark.parametrize("key", ["wrong", "", "admin-ke", "admin-key ", "Bearer admin-key"])

@@ -152,12 +152,10 @@ def test_an_erasure_that_was_cut_short_is_finished_at_the_next_start(engine, tmp
         answer = service.http.post("/v1/chat/completions", json=ask(f"one {PLANTED}"))
         episode_id = answer.headers["x-denizen-episode-id"]
         erasure = service.parts.eraser.erasure
-
-        async def begin() -> None:
-            erased = await erasure.begin(Scope(episode=episode_id), actor="test")
-            await erasure.mark([episode_id], erased)
-
-        asyncio.run(begin())
+        scope = Scope(episode=episode_id)
+        asyncio.run(erasure.begin(scope, [episode_id], actor="test"))
+    (tmp_path / "logs").mkdir(exist_ok=True)
+    (tmp_path / "logs" / "service.log").write_text(f"cannot read {PLANTED}\n", "utf-8")
     with ServiceThread(tmp_path, engine.url) as service:
         assert files_with(tmp_path, PLANTED) == []
         [row] = service.http.get("/v1/erasures").json()["data"]
