@@ -210,6 +210,7 @@ class Parts:
         fresh = PracticeRows(self.practice, config)
         neighbours = Neighbours(self.store.database, embedder_id=self._embedder.id)
         recorded = LiveGroups(self.store, neighbours, config)
+        rehearsed = RehearsalRows(fresh, self.store, config)
         proof = LiveProof(
             recorded, Likelihood(self.slot), promotion, max_episodes=config.max_heldout_tasks
         )
@@ -219,7 +220,8 @@ class Parts:
             pointer=self.pointer,
             practice=self.practice,
             rows=JoinedRows(fresh, recorded),
-            extra_rows=[RehearsalRows(fresh, self.store, config)],
+            extra_rows=[rehearsed],
+            sampled_ahead=[fresh, rehearsed] if config.overlap else [],
             weights=self.slot,
             base_digest=self.fit.base_digest,
             open_training=self._training,

@@ -20,6 +20,7 @@ RECEIPT_COLUMNS = {
     "groups": "num_groups",
     "tokens": "trained_tokens",
     "grad norm": "grad_norm",
+    "steps old": "staleness_max",
     "seconds": "seconds",
 }
 """A step's table: what a column is called, and the receipt's name for it."""
