@@ -4,13 +4,17 @@ import json
 import subprocess
 import sys
 
+import pytest
+
 from tests.running import REPOSITORY
 
 NUM_KILLS = 6
 
 
-def test_p43_services_killed_in_the_phases_of_a_cycle_end_with_the_undisturbed_adapter():
+@pytest.mark.parametrize("overlap", [[], ["--overlap"]])
+def test_p43_services_killed_in_the_phases_of_a_cycle_end_with_the_undisturbed_adapter(overlap):
     kills = ["--kills", str(NUM_KILLS), "--kills-per-cycle", str(NUM_KILLS), "--forked-workers"]
+    kills += overlap
     ended = subprocess.run(
         [sys.executable, "-m", "bench.training_kills", "--of", "cycle", *kills],
         cwd=REPOSITORY,
