@@ -65,7 +65,7 @@ LEARNER: dict[str, Any] = {
     "num_threads": 1,
 }
 OVERLAPPING = {"overlap": True, "steps_per_cycle": 3}
-"""The third step is the first that is sampled by weights that are neither the first nor the last."""
+"""The third step is the first that is sampled by weights of a step, and not by the newest."""
 ANSWER_S = 0.2
 """Seconds until the engine answers where steps overlap; about as long as a step is trained."""
 CYCLE_ID = "cycle_0199a0000000-5eed5eed"
