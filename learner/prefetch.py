@@ -41,9 +41,10 @@ class Prefetch:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
-    def begin(self, plan: StepPlan) -> None:
+    def begin(self, plan: StepPlan) -> asyncio.Task[float]:
         """Begin to sample what a step needs; nothing else may be being sampled."""
         self._plan, self._task = plan, asyncio.create_task(self._sample(plan))
+        return self._task
 
     async def end(self, plan: StepPlan) -> float:
         """Wait until a step is sampled, by the weights of this plan; begin where nobody has.
@@ -54,12 +55,10 @@ class Prefetch:
         Raises:
             DenizenError: a source could not sample.
         """
-        if self._task is None:
-            self.begin(plan)
-        assert self._task is not None
-        assert self._plan == plan, f"{self._plan} was begun, not {plan}"
-        seconds = await self._task
-        self._plan = self._task = None
+        task = self._task or self.begin(plan)
+        assert self._plan == plan, "another step, or by other weights, is being sampled"
+        seconds = await task
+        self._task = None
         return seconds
 
     async def _sample(self, plan: StepPlan) -> float:
