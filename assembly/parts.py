@@ -224,6 +224,7 @@ class Parts:
         sources: list[RowSource] = [fresh, recorded]
         if self._takes_turns_again:
             sources.append(self._next_turns())
+        rehearsed = RehearsalRows(fresh, self.store, config)
         proof = LiveProof(
             recorded, Likelihood(self.slot), promotion, max_episodes=config.max_heldout_tasks
         )
@@ -233,7 +234,8 @@ class Parts:
             pointer=self.pointer,
             practice=self.practice,
             rows=JoinedRows(*sources),
-            extra_rows=[RehearsalRows(fresh, self.store, config)],
+            extra_rows=[rehearsed],
+            sampled_ahead=[fresh, rehearsed] if config.overlap else [],
             weights=self.slot,
             base_digest=self.fit.base_digest,
             open_training=self._training,

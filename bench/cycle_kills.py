@@ -64,6 +64,10 @@ LEARNER: dict[str, Any] = {
     "max_sequence_gap": 100.0,  # the fake engine's log-probabilities are not the tiny model's
     "num_threads": 1,
 }
+OVERLAPPING = {"overlap": True, "steps_per_cycle": 3}
+"""The third step is the first that is sampled by weights of a step, and not by the newest."""
+ANSWER_S = 0.2
+"""Seconds until the engine answers where steps overlap; about as long as a step is trained."""
 CYCLE_ID = "cycle_0199a0000000-5eed5eed"
 NUM_TASKS = 40
 POLL_S = 0.01
@@ -101,7 +105,13 @@ class ForkedTraining(TrainingProcess):
 
 
 def kill_cycles(
-    folder: Path, num_kills: int, *, most_in_a_cycle: int, is_forked: bool, rng: random.Random
+    folder: Path,
+    num_kills: int,
+    *,
+    most_in_a_cycle: int,
+    is_forked: bool,
+    overlaps: bool,
+    rng: random.Random,
 ) -> dict[str, Any]:
     """Kill services until there were ``num_kills``; return what came of their cycles.
 
@@ -110,8 +120,11 @@ def kill_cycles(
         num_kills: in all.
         most_in_a_cycle: after as many deaths a cycle would be taken for the cause of them.
         is_forked: whether training processes are forks, which saves the seconds of loading torch.
+        overlaps: whether steps are sampled while the ones before are trained.
         rng: decides when.
     """
+    if overlaps:
+        LEARNER.update(OVERLAPPING)
     runner.MAX_DEATHS = most_in_a_cycle
     model, begun, whole = folder / "model", folder / "begun", folder / "whole"
     _wait_for(_fork(partial(_begin, begun, model)))
@@ -217,6 +230,7 @@ def _engine(model: Path) -> Iterator[str]:
 
     def work() -> None:
         with FakeEngine(vocab_size=VOCAB_SIZE, root=str(model), answer=_answer) as engine:
+            engine.control(delay_s=ANSWER_S if LEARNER.get("overlap") else 0.0)
             os.write(writer, f"{engine.url}\n".encode())
             threading.Event().wait()
 

@@ -58,6 +58,7 @@ def main() -> None:
     parser.add_argument("--of", choices=["training", "cycle"], default="training")
     parser.add_argument("--kills-per-cycle", type=int, default=MAX_DEATHS)
     parser.add_argument("--forked-workers", action="store_true", help="load torch only once")
+    parser.add_argument("--overlap", action="store_true", help="of a cycle: learner.overlap")
     options = parser.parse_args()
     torch.set_num_threads(1)  # a fork has one thread, and so must its parent
     with tempfile.TemporaryDirectory(prefix="denizen-bench-") as folder:
@@ -69,6 +70,7 @@ def main() -> None:
                 options.kills,
                 most_in_a_cycle=options.kills_per_cycle,
                 is_forked=options.forked_workers,
+                overlaps=options.overlap,
                 rng=rng,
             )
         else:

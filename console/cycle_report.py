@@ -14,6 +14,7 @@ WORK_COLUMNS = {
     "groups": "num_groups",
     "tokens": "trained_tokens",
     "grad norm": "grad_norm",
+    "steps old": "staleness_max",
     "seconds": "seconds",
 }
 """The first table of steps, after the reward: what a column is called, and the receipt's name."""

@@ -47,6 +47,11 @@ class LearnerConfig(TrainerConfig):
     two cores (``bench/whole_step.py``), so a cycle some two minutes."""
     steps_per_cycle: int = Field(default=12, ge=1)
     """Optimizer steps in one cycle."""
+    overlap: bool = False
+    """Whether the next step's rollouts are sampled while this step is trained, by the weights that
+    were trained before it: one step old, for which the importance weights correct. Off, as where
+    engine and trainer share two cores neither has time to spare. What it is worth where they do not
+    (an engine elsewhere, a GPU) was not measured: ``python -m bench.whole_step --overlap``."""
     temperature: float = Field(default=1.0, gt=0.0, le=2.0)
     """Sampling temperature of practice; at 1 the recorded log-probabilities are those of the
     sampler.

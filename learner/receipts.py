@@ -33,6 +33,7 @@ def practice_receipt(tried: Sequence[Sequence[Trial]]) -> dict[str, Any]:
 def cycle_receipt(steps: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Sum the steps up."""
     trained = [step for step in steps if "trained_tokens" in step]
+    ages = [age for step in steps if (age := step.get("staleness_max")) is not None]
     provenance: Counter[str] = Counter()
     skipped: Counter[str] = Counter()
     for step in steps:
@@ -46,6 +47,7 @@ def cycle_receipt(steps: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "num_rollouts": sum(step["num_rollouts"] for step in steps),
         "num_truncated": sum(step["num_truncated"] for step in steps),
         "trained_tokens": sum(step["trained_tokens"] for step in trained),
+        "staleness_max": max(ages, default=None),
         "reward_first": steps[0]["reward_mean"] if steps else None,
         "reward_last": steps[-1]["reward_mean"] if steps else None,
         "rehearsal_rows": sum(step.get("rehearsal_rows", 0) for step in steps),

@@ -28,7 +28,7 @@ class SkipReason(StrEnum):
     EMPTY_COMPLETION = "empty_completion"
     NO_PROMPT = "no_prompt"  # the engine did not report the prompt's token ids
     NO_LOGPROBS = "no_logprobs"  # none recorded, or not one per token
-    STALE = "stale"  # sampled too many versions ago
+    STALE = "stale"  # sampled too many steps or versions ago, or nobody knows how many
     TOO_FEW = "too_few"  # fewer than two usable rollouts in its group: nothing to compare with
     ZERO_SIGNAL = "zero_signal"  # every usable rollout of its group has the same reward
     # Of recorded episodes:
@@ -56,7 +56,7 @@ class Rollout:
     finish_reason: str | None
     is_advisory: bool = False  # there is no reward because its judge is not trusted
     is_withheld: bool = False  # by privacy: its call says why
-    staleness: int = 0  # versions between the one that sampled its oldest token and the trained one
+    staleness: int | None = 0  # optimizer steps since the weights that sampled it; None: unknown
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -132,10 +132,15 @@ class RowBatch:
     num_truncated: int  # rollouts of which a completion ran into the token limit
     skipped_groups: Mapping[SkipReason, int] = field(default_factory=dict)
     skipped_rollouts: Mapping[SkipReason, int] = field(default_factory=dict)
+    ages: Mapping[int, int] = field(default_factory=dict)  # rows by staleness, where they have one
 
     def to_json(self) -> dict[str, Any]:
         """Return the counts, without the rows."""
+        num_dated = sum(self.ages.values())
+        total = sum(age * num for age, num in self.ages.items())
         return {
+            "staleness_mean": total / num_dated if num_dated else None,
+            "staleness_max": max(self.ages, default=None),
             "num_groups": self.num_groups,
             "num_trained_groups": self.num_trained_groups,
             "num_rollouts": self.num_rollouts,
@@ -167,11 +172,12 @@ def rows_of(
         groups: what was rolled out for this step.
         baseline: see ``group_advantages``.
         normalize_std: see ``group_advantages``.
-        max_staleness: rollouts that are older, in versions, are left out; None keeps all.
+        max_staleness: rollouts that are older, or of unknown age, are left out; None keeps all.
     """
     rows: list[TrainingRow] = []
     skipped_groups: Counter[SkipReason] = Counter()
     skipped_rollouts: Counter[SkipReason] = Counter()
+    ages: Counter[int] = Counter()
     num_groups = num_rollouts = num_truncated = 0
     for group in groups:
         num_groups += 1
@@ -191,6 +197,7 @@ def rows_of(
             skipped_rollouts[group_reason] += len(usable)
             continue
         num_truncated += sum(rollout.finish_reason == "length" for rollout in usable)
+        ages.update(rollout.staleness for rollout in usable if rollout.staleness is not None)
         rows += [
             row_of(rollout, advantage, group_id=group.id)
             for rollout, advantage in zip(usable, advantages, strict=True)
@@ -203,6 +210,7 @@ def rows_of(
         num_truncated=num_truncated,
         skipped_groups=dict(skipped_groups),
         skipped_rollouts={reason: n for reason, n in skipped_rollouts.items() if n},
+        ages=dict(ages),
     )
 
 
@@ -221,7 +229,8 @@ def skip_reason(rollout: Rollout, max_staleness: int | None = None) -> SkipReaso
         return SkipReason.NO_LOGPROBS
     if not any(_is_known(logprob) for logprob in logprobs):
         return SkipReason.NO_LOGPROBS
-    if max_staleness is not None and rollout.staleness > max_staleness:
+    age = rollout.staleness
+    if max_staleness is not None and (age is None or age > max_staleness):
         return SkipReason.STALE
     return None
 

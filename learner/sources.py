@@ -1,8 +1,9 @@
 """Where the rows of an optimizer step come from: the seam, and practice as its first filling.
 
 A source is asked for one step at a time and answers with training rows, an account of what it
-considered, and the episodes that would teach. Asked again for the same step, by the service that
-goes on with a cycle, it answers the same. It does not know how rows are trained.
+considered, and the episodes that would teach. Asked again for the same step, when its turn comes or
+by the service that goes on with a cycle, it answers with what it has sampled already. It does not
+know how rows are trained.
 """
 
 from collections import Counter
@@ -12,8 +13,9 @@ from typing import Any, Protocol
 
 from learner.curriculum import LearnerConfig
 from learner.receipts import practice_receipt
-from learner.rollouts import Practice, group_of
-from learner.rows import RowBatch, SkipReason, rows_of
+from learner.rollouts import Practice, Trial, group_of
+from learner.rows import RolloutGroup, RowBatch, SkipReason, rows_of
+from learner.staleness import MAX_STEPS, steps_between
 from memory.types import CycleStage, TaskSpec
 
 # The trainer computes log-probabilities over the whole vocabulary; so must the sampler draw,
@@ -28,6 +30,7 @@ class StepPlan:
     cycle_id: str
     index: int  # from 1
     adapter: str  # the weights that are trained: "base", a version, or an earlier step's
+    earlier: Sequence[str] = ()  # those that the cycle has gone through before, oldest first
     tasks: Sequence[TaskSpec]  # chosen for practice
     part: str | None = None  # of the step, where it samples more than once
 
@@ -36,6 +39,10 @@ class StepPlan:
         """Where what is sampled for it belongs."""
         stage = stage_of(self.cycle_id, self.index)
         return stage if self.part is None else replace(stage, name=f"{stage.name}-{self.part}")
+
+    def staleness_of(self, sampler: str) -> int | None:
+        """Return how many optimizer steps old is what these weights sampled; None: unknown."""
+        return steps_between(sampler, (*self.earlier, self.adapter))
 
     def group_id(self, number: int | str) -> str:
         """Name a group of this step."""
@@ -78,7 +85,10 @@ class RowSource(Protocol):
 
 
 class PracticeRows:
-    """Rows of fresh tries at the step's tasks by the weights that are trained."""
+    """Rows of tries at the step's tasks by the weights that are trained, or those one step before.
+
+    Practised ahead, tries are by the weights that were trained then.
+    """
 
     def __init__(self, practice: Practice, config: LearnerConfig) -> None:
         self._practice = practice
@@ -96,10 +106,17 @@ class PracticeRows:
             counts=True,
         )
         groups = [
-            group_of(trials, group_id=plan.group_id(i)) for i, trials in enumerate(tried) if trials
+            _dated(group_of(trials, group_id=plan.group_id(i)), trials, plan)
+            for i, trials in enumerate(tried)
+            if trials
         ]
         return Gathered(
-            batch=rows_of(groups, baseline=config.baseline, normalize_std=config.normalize_std),
+            batch=rows_of(
+                groups,
+                baseline=config.baseline,
+                normalize_std=config.normalize_std,
+                max_staleness=MAX_STEPS,
+            ),
             episode_ids=frozenset(t.call.episode_id for trials in tried for t in trials),
             receipt=practice_receipt(tried),
             is_over=not plan.tasks,
@@ -125,11 +142,22 @@ def stage_of(cycle_id: str, index: int) -> CycleStage:
     return CycleStage(cycle_id=cycle_id, name=f"step-{index:02d}")
 
 
+def _dated(group: RolloutGroup, trials: Sequence[Trial], plan: StepPlan) -> RolloutGroup:
+    """Say of each rollout how old it is."""
+    rollouts = [
+        replace(rollout, staleness=plan.staleness_of(trial.call.adapter))
+        for rollout, trial in zip(group.rollouts, trials, strict=True)
+    ]
+    return replace(group, rollouts=rollouts)
+
+
 def _joined(one: RowBatch, other: RowBatch) -> RowBatch:
     skipped_groups: Counter[SkipReason] = Counter(one.skipped_groups)
     skipped_rollouts: Counter[SkipReason] = Counter(one.skipped_rollouts)
     skipped_groups.update(other.skipped_groups)
     skipped_rollouts.update(other.skipped_rollouts)
+    ages: Counter[int] = Counter(one.ages)
+    ages.update(other.ages)
     return RowBatch(
         rows=(*one.rows, *other.rows),
         num_groups=one.num_groups + other.num_groups,
@@ -138,4 +166,5 @@ def _joined(one: RowBatch, other: RowBatch) -> RowBatch:
         num_truncated=one.num_truncated + other.num_truncated,
         skipped_groups=dict(skipped_groups),
         skipped_rollouts=dict(skipped_rollouts),
+        ages=dict(ages),
     )

@@ -1,9 +1,14 @@
-"""The optimizer steps of one cycle: choose tasks, gather rows, train, let the engine have them.
+"""The optimizer steps of one cycle: choose tasks, let the engine have the weights, gather, train.
 
 A step whose receipt is in the store is done: its weights and the optimizer's moments lie in the
 cycle's folder, and whoever goes on with the cycle goes on from them. Of a step without a receipt
 nothing counts but what it sampled. It does not know where rows come from, nor what becomes of the
 weights that the last step leaves.
+
+Where sources sample ahead, step n + 1 is sampled while step n is trained, by the weights that step
+n - 1 has left; step 1 and step 2 are by those that the cycle starts from. Which weights those are,
+and which tasks (chosen by what was known before the cycle), does not depend on when anything ended
+or was killed: where the weights have answered no more, they are loaded again.
 """
 
 import asyncio
@@ -12,7 +17,7 @@ import shutil
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +25,7 @@ from learner import curriculum, metrics
 from learner.adapter_files import moments_path
 from learner.adapter_format import inspect
 from learner.errors import CycleStoppedError, NoSignalError
+from learner.prefetch import Prefetch
 from learner.rows import write_rows
 from learner.sources import Gathered, StepPlan, stage_of
 from learner.training_process import TrainingProcess
@@ -41,6 +47,7 @@ class Steps:
     folder: Path  # where rows and adapters go
     name: str  # that the version will probably have
     done: list[CycleStep] = field(default_factory=list)
+    _served: set[str] = field(default_factory=set)  # steps' weights that the engine has
 
     @property
     def are_done(self) -> bool:
@@ -50,30 +57,29 @@ class Steps:
     @property
     def weights(self) -> Path | None:
         """The folder that the newest trained step has left; None when none was trained."""
-        return self._folder_of(self._trained[-1].index) if self._trained else None
+        trained = self._trained()
+        return self._folder_of(trained[-1].index) if trained else None
 
     def taught(self) -> set[str]:
         """Return the ids of the episodes that the weights have learned from."""
-        stages = [stage_of(self.cycle.id, step.index) for step in self._trained]
+        stages = [stage_of(self.cycle.id, step.index) for step in self._trained()]
         return set().union(*map(self.workshop.store.cycles.episodes_of, stages))
 
     def restore(self) -> None:
         """Take over what other services have done of the cycle, and clear away the rest.
 
         Raises:
-            CycleStoppedError: what the newest trained step has left is gone, or another.
+            CycleStoppedError: what a step has left that is gone on from is gone, or another.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         self.done = self.workshop.store.cycles.steps(self.cycle.id)
-        newest = self.weights
-        if newest is not None:
-            try:
-                found = inspect(newest).sha256
-            except AdapterError as error:
-                raise CycleStoppedError(f"{newest.name} cannot be gone on from: {error}") from error
-            if found != self._trained[-1].receipt[SHA256]:
-                raise CycleStoppedError(f"{newest.name} cannot be gone on from: it was changed")
-        kept = set() if newest is None else {newest, moments_path(newest)}
+        needed = self._trained()[-1:]
+        if self.workshop.sampled_ahead:
+            needed += self._trained(before=len(self.done))[-1:]
+        for step in needed:
+            self._check(step)
+        kept = {self._folder_of(step.index) for step in needed}
+        kept |= {moments_path(path) for path in kept}
         for path in set(self.folder.iterdir()) - kept:
             shutil.rmtree(path) if path.is_dir() else path.unlink()
 
@@ -84,35 +90,73 @@ class Steps:
             train: the tasks to choose from, those to prefer first.
             training: the process that trains; it goes on from ``weights``.
         """
-        self.progress.num_steps = self.workshop.learner.steps_per_cycle
-        adapter, num_done = self.cycle.start_version, len(self.done)
+        shop = self.workshop
+        self.progress.num_steps = shop.learner.steps_per_cycle
         tries = await asyncio.to_thread(
-            self.workshop.store.tasks.tries, self.cycle.skill_ids, before_cycle=self.cycle.id
+            shop.store.tasks.tries, self.cycle.skill_ids, before_cycle=self.cycle.id
         )
         values = {task.id: curriculum.value_of(tries.get(task.id)) for task in train}
+        choices = list(self._choices(train, values))
         try:
-            if self.weights is not None:
-                adapter = await self._serve(self._trained[-1].index)
-            for index, tasks in enumerate(self._choices(train, values), start=1):
-                if index <= num_done:
-                    continue
-                self.progress.step, self.progress.phase = index, "practising"
-                plan = StepPlan(cycle_id=self.cycle.id, index=index, adapter=adapter, tasks=tasks)
-                began = time.perf_counter()
-                gathered = await self._gather(plan)
-                if gathered.is_over and self.done:
-                    break  # a cycle's first step is written down whatever it has: it says why
-                seconds = time.perf_counter() - began
-                if await self._step(plan, gathered, training, seconds_sampling=seconds):
-                    served = await self._serve(index)
-                    self._forget(adapter)
-                    adapter = served
+            async with Prefetch(shop.sampled_ahead) as ahead:
+                for index in range(len(self.done) + 1, len(choices) + 1):
+                    if not await self._make(index, choices, training, ahead):
+                        break
         finally:
-            self._forget(adapter)
+            self._forget_all_but(None)
 
-    @property
-    def _trained(self) -> list[CycleStep]:
-        return [step for step in self.done if SHA256 in step.receipt]
+    async def _make(
+        self,
+        index: int,
+        choices: Sequence[Sequence[TaskSpec]],
+        training: TrainingProcess,
+        ahead: Prefetch,
+    ) -> bool:
+        """Make a step; return False, and make none, where the cycle has no more rows."""
+        self.progress.step, self.progress.phase = index, "practising"
+        is_ahead, tasks = bool(self.workshop.sampled_ahead), choices[index - 1]
+        plan = await self._plan(index, tasks, before=index)
+        began, seconds = time.perf_counter(), 0.0
+        if is_ahead:
+            seconds = await ahead.end(await self._plan(index, tasks, before=index - 1))
+        self._forget_all_but(plan.adapter)
+        gathering = time.perf_counter()
+        gathered = await self._gather(plan)
+        seconds += time.perf_counter() - gathering
+        if gathered.is_over and self.done:
+            return False  # a cycle's first step is written down whatever it has: it says why
+        if is_ahead and index < len(choices):
+            ahead.begin(replace(plan, index=index + 1, tasks=choices[index]))
+        await self._step(plan, gathered, training, began=began, seconds_sampling=seconds)
+        return True
+
+    async def _plan(self, index: int, tasks: Sequence[TaskSpec], *, before: int) -> StepPlan:
+        """Plan a step with the weights of the steps before one; the engine has them then."""
+        trained = self._trained(before=before)
+        if trained:
+            await self._serve(trained[-1].index)
+        *earlier, adapter = (
+            self.cycle.start_version,
+            *(self._name_of(step.index) for step in trained),
+        )
+        return StepPlan(
+            cycle_id=self.cycle.id, index=index, adapter=adapter, earlier=earlier, tasks=tasks
+        )
+
+    def _trained(self, *, before: int | None = None) -> list[CycleStep]:
+        """Return the steps that have left weights, all of them or those before one."""
+        trained = [step for step in self.done if SHA256 in step.receipt]
+        return [step for step in trained if before is None or step.index < before]
+
+    def _check(self, step: CycleStep) -> None:
+        """Refuse to go on from weights that are not what a step has left."""
+        path = self._folder_of(step.index)
+        try:
+            found = inspect(path).sha256
+        except AdapterError as error:
+            raise CycleStoppedError(f"{path.name} cannot be gone on from: {error}") from error
+        if found != step.receipt[SHA256]:
+            raise CycleStoppedError(f"{path.name} cannot be gone on from: it was changed")
 
     def _choices(
         self, train: Sequence[TaskSpec], values: Mapping[str, float]
@@ -138,10 +182,19 @@ class Steps:
         gathered: Gathered,
         training: TrainingProcess,
         *,
+        began: float,
         seconds_sampling: float,
-    ) -> bool:
-        """Train once; return whether there was signal, and so new weights."""
-        began = time.perf_counter()
+    ) -> None:
+        """Train once, and write down what came of it.
+
+        Args:
+            plan: the step.
+            gathered: what it is trained on.
+            training: the process that trains.
+            began: performance counter's seconds when the step began.
+            seconds_sampling: what its rows took, also while the step before was trained.
+        """
+        training_began = time.perf_counter()
         receipt = gathered.to_json() | {"adapter": plan.adapter}
         receipt["seconds_sampling"] = seconds_sampling
         if gathered.batch.rows:
@@ -150,8 +203,8 @@ class Steps:
                 receipt |= await self._train(plan, gathered, training)
             except NoSignalError as error:  # this step's rows hold none; the next step's may
                 receipt["no_signal"] = error.message
-        receipt["seconds_training"] = time.perf_counter() - began
-        receipt["seconds"] = seconds_sampling + receipt["seconds_training"]
+        ended = time.perf_counter()
+        receipt |= {"seconds_training": ended - training_began, "seconds": ended - began}
         before = self.weights
         step = CycleStep(
             cycle_id=self.cycle.id, index=plan.index, created_at=utc_now(), receipt=receipt
@@ -161,7 +214,6 @@ class Steps:
         metrics.note_step(receipt)
         if before not in {None, self.weights}:
             moments_path(before).unlink(missing_ok=True)
-        return SHA256 in receipt
 
     async def _gather(self, plan: StepPlan) -> Gathered:
         gathered = await self.workshop.rows.gather(plan)
@@ -186,15 +238,23 @@ class Steps:
         facts = await asyncio.to_thread(inspect, out)
         return receipt | {SHA256: facts.sha256}
 
-    async def _serve(self, index: int) -> str:
-        """Let the engine answer with a step's weights; return the name it knows them by."""
-        name = f"{self.name}-step-{index:02d}-{self.cycle.id[-8:]}"
-        await self.workshop.weights.load_ephemeral(name, self._folder_of(index))
-        return name
+    def _name_of(self, index: int) -> str:
+        """Return the name by which the engine knows a step's weights."""
+        return f"{self.name}-step-{index:02d}-{self.cycle.id[-8:]}"
+
+    async def _serve(self, index: int) -> None:
+        """Let the engine answer with a step's weights, if it does not yet."""
+        name = self._name_of(index)
+        if name not in self._served:
+            await self.workshop.weights.load_ephemeral(name, self._folder_of(index))
+            self._served.add(name)
 
     def _folder_of(self, index: int) -> Path:
         return self.folder / stage_of(self.cycle.id, index).name
 
-    def _forget(self, adapter: str) -> None:
-        if adapter != self.cycle.start_version:
-            self.workshop.weights.unload(adapter)
+    def _forget_all_but(self, adapter: str | None) -> None:
+        """Let the engine unload the steps' weights, as soon as nothing is sampled from them."""
+        unused = {name for name in self._served if name != adapter}
+        self._served -= unused
+        for name in sorted(unused):
+            self.workshop.weights.unload(name)

@@ -55,6 +55,8 @@ class Workshop:
     practice: Practice
     rows: RowSource  # where a step's rows come from
     extra_rows: Sequence[RowSource] = ()  # what is added to a step that has rows of its own
+    sampled_ahead: Sequence[RowSource] = ()
+    """Of both: those that sample, where they do so while the step before is trained."""
     weights: Weights
     base_digest: str  # sha256 of the base model's weights
     open_training: Callable[[Path | None, Path | None], TrainingProcess]

@@ -5,22 +5,29 @@ import json
 import math
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from graders.catalog import find_grader
 from learner import microbatches
+from learner.curriculum import LearnerConfig
 from learner.errors import NoSignalError, TrainingError
 from learner.gate import GateConfig, Verdict, compare
 from learner.microbatches import collate
+from learner.rollouts import Practice
 from learner.rows import Rollout, RolloutGroup, SkipReason, TrainingRow, rows_of
+from learner.sources import PracticeRows, StepPlan
 from learner.staleness import staleness
 from learner.trainer import Trainer
 from learner.trainer_config import TrainerConfig
 from learner.trees import rows_of_tree
-from memory.types import Call, Edge
+from memory.store import Store
+from memory.task_store import add_task
+from memory.types import Call, Edge, Message
 from tests import records
 from tests.learner.training_rows import UNIFORM, make_row, make_rows
 from tests.tiny_model import save_tiny_model
@@ -229,19 +236,45 @@ def test_p40_the_reference_of_a_version_is_the_version_it_continues(
     assert Trainer(model_dir, CONFIG).step(make_rows()).kl_reference is None
 
 
-def test_p41_what_old_versions_sampled_is_bounded_and_counted() -> None:
+def test_p41_an_episode_is_as_old_as_its_oldest_token() -> None:
     live = "denizen-000009"
     assert staleness(["denizen-000009"], live) == 0
     assert staleness(["denizen-000009", "denizen-000006"], live) == 3, "as old as its oldest token"
     assert staleness(["base"], live) == 9
     assert staleness(["elsewhere"], live) is None
-    ages = [staleness(names, live) or 0 for names in (["denizen-000001"], [live], [live], [live])]
-    # two slow tasks of eight began one version earlier: within the limit none of them is lost
-    slow = [staleness(["denizen-000008", live], live) or 0] * 2
-    rollouts = [rollout(i % 2, staleness=age) for i, age in enumerate([*ages, *slow])]
-    batch = rows_of([dataclasses.replace(group(), rollouts=rollouts)], max_staleness=2)
-    assert batch.skipped_rollouts == {SkipReason.STALE: 1}
-    assert len(batch.rows) == 5
+
+
+async def test_p41_what_old_weights_sampled_is_bounded_and_counted(store: Store) -> None:
+    first, second, trained = "base", *(f"denizen-000001-step-0{n}-0ff0ff0f" for n in (1, 2))
+    # two slow tasks of eight are by the weights of the step before: within the limit none is lost
+    whose = [first, "elsewhere", second, second, *[trained] * 4]
+
+    async def sample(*, messages: Sequence[Message], num_samples: int, **_: Any) -> list[Call]:
+        number = int(str(messages[0]["content"]).split()[0])
+        return [
+            records.call(
+                id=f"c{number}-{n}",
+                episode_id=f"ep{number}-{n}",
+                adapter=whose[number],
+                message={"role": "assistant", "content": str(number) if n else "no"},
+            )
+            for n in range(num_samples)
+        ]
+
+    tasks = [records.task(number) for number in range(len(whose))]
+    store.database.write(lambda db: [add_task(db, task) for task in tasks])
+    store.cycles.start(records.cycle())
+    practice = Practice(sample=sample, grader_of=lambda task: find_grader(task.grader), store=store)
+    plan = StepPlan(
+        cycle_id="cycle_1", index=3, adapter=trained, earlier=(first, second), tasks=tasks
+    )
+    gathered = await PracticeRows(practice, LearnerConfig(group_size=2)).gather(plan)
+    assert gathered.batch.skipped_rollouts == {SkipReason.STALE: 2 * 2}
+    assert [row.group_id for row in gathered.batch.rows] == [
+        plan.group_id(number) for number in range(2, 8) for _ in range(2)
+    ]
+    receipt = gathered.to_json()
+    assert (receipt["staleness_mean"], receipt["staleness_max"]) == (pytest.approx(1 / 3), 1)
 
 
 def test_p42_a_step_proves_that_it_changed_something(model_dir: Path) -> None:

@@ -133,6 +133,7 @@ def cycle_of(
     practice = Practice(sample=sample, grader_of=lambda task: find_grader(task.grader), store=store)
     fresh = PracticeRows(practice, config)
     groups = LiveGroups(store, Neighbours(store.database, embedder_id="hash"), config)
+    rehearsed = RehearsalRows(fresh, store, config)
     proof = LiveProof(groups, Likelihoods(gain), gate, max_episodes=48)
     shop = Workshop(
         store=store,
@@ -140,7 +141,8 @@ def cycle_of(
         pointer=FakePointer(),  # type: ignore[arg-type]
         practice=practice,
         rows=JoinedRows(fresh, groups),
-        extra_rows=[RehearsalRows(fresh, store, config)],
+        extra_rows=[rehearsed],
+        sampled_ahead=[fresh, rehearsed] if config.overlap else [],
         weights=FakeWeights(),
         open_training=lambda _parent, _step: training,  # type: ignore[arg-type, return-value]
         base_digest=FIT.base_digest,
@@ -249,11 +251,16 @@ async def test_episodes_of_a_skill_that_nothing_held_out_would_prove_stay_out(
     assert cycle.receipt["live_rows"] == 0
 
 
-async def test_rehearsed_tasks_are_practised_and_counted_apart(live_store, training, tmp_path):
-    put_tasks(live_store, PRACTISED, 4, 6)
+@pytest.mark.parametrize("overlap", [False, True])
+async def test_rehearsed_tasks_are_practised_and_counted_apart(
+    live_store, training, tmp_path, overlap
+):
+    put_tasks(live_store, PRACTISED, 8, 6)
     put_tasks(live_store, OTHER, 5, 0)
-    cycle = await cycle_of(live_store, training, tmp_path, [PRACTISED], rehearsal_share=0.5).run()
+    settings = {"rehearsal_share": 0.5, "overlap": overlap}
+    cycle = await cycle_of(live_store, training, tmp_path, [PRACTISED], **settings).run()
     steps = [step.receipt for step in live_store.cycles.steps(cycle.id)]
+    assert [step["staleness_mean"] for step in steps] == [0, int(overlap)], "as old as its own rows"
     assert [step["rehearsal_tasks"] for step in steps] == [2, 2]
     assert [step["rehearsal_rows"] for step in steps] == [8, 8]
     assert cycle.receipt["rehearsal_rows"] == 16

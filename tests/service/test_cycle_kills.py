@@ -4,13 +4,17 @@ import json
 import subprocess
 import sys
 
+import pytest
+
 from tests.running import REPOSITORY
 
-NUM_KILLS = 6
 
-
-def test_p43_services_killed_in_the_phases_of_a_cycle_end_with_the_undisturbed_adapter():
-    kills = ["--kills", str(NUM_KILLS), "--kills-per-cycle", str(NUM_KILLS), "--forked-workers"]
+@pytest.mark.parametrize(("num_kills", "more"), [(6, []), (3, ["--overlap"])])
+def test_p43_services_killed_in_the_phases_of_a_cycle_end_with_the_undisturbed_adapter(
+    num_kills, more
+):
+    kills = ["--kills", str(num_kills), "--kills-per-cycle", str(num_kills), "--forked-workers"]
+    kills += more
     ended = subprocess.run(
         [sys.executable, "-m", "bench.training_kills", "--of", "cycle", *kills],
         cwd=REPOSITORY,
@@ -20,7 +24,7 @@ def test_p43_services_killed_in_the_phases_of_a_cycle_end_with_the_undisturbed_a
     )
     assert ended.returncode == 0, ended.stderr
     found = json.loads(ended.stdout)
-    assert found["num_kills"] == NUM_KILLS
+    assert found["num_kills"] == num_kills
     assert found["num_same_adapter"] == found["num_cycles"], ended.stderr
     assert found["num_adapters_not_whole"] == 0
-    assert sum(num > 0 for num in found["killed_in"].values()) >= NUM_KILLS // 2
+    assert sum(num > 0 for num in found["killed_in"].values()) >= num_kills // 2
