@@ -41,6 +41,7 @@ OWN_NAMES = {
     "parameter_change": "L2 norm of how far the step moved the adapter",
     "nonzero_advantage_share": "Share of trained tokens whose advantage is not zero",
     "kl_sampler_trainer": "KL(sampler || trainer) per token, k3 estimate",
+    "staleness_max": "Steps between the oldest weights that sampled for it and its own",
     "peak_memory_mib": "Peak memory of the training process, on CUDA of the device",
     "seconds_sampling": "Seconds of the step until its rows were there",
     "seconds_training": "Seconds of the step after that",

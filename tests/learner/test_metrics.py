@@ -24,7 +24,8 @@ def receipt(**changed: Any) -> dict[str, Any]:
     trained = {field.name: 0.5 for field in fields(StepReceipt)}
     times = {"seconds_sampling": 3.0, "seconds_training": 4.0, "seconds": 7.0}
     practised = dict.fromkeys(practice_receipt([]), 0.25)
-    return batch.to_json() | practised | trained | times | changed
+    age = {"staleness_mean": 0.5, "staleness_max": 1}
+    return batch.to_json() | practised | age | trained | times | changed
 
 
 def shown(step: dict[str, Any]) -> dict[str, float]:
