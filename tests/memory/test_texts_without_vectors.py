@@ -117,7 +117,7 @@ def test_p50_a_text_that_failed_is_tried_again_once_by_each_process(filled):
     recovered = Fickle("broken", {"nothing at all": 0.0})  # the same model; what failed has passed
     sorter = Sorter(filled, recovered, SkillsConfig())
     assert sorter.renew() == 2
-    told = checkup.look_into(filled.database.path, embedder_id="broken")
+    told = checkup.look_into(filled.database.path, embedder_id="broken", dimension=D)
     assert told.without_vector == {"empty text": 2, "the embedding is zero": 1}
     assert told.some_without["the embedding is zero"] == ("ep_6",)
     assert nearest(filled, recovered, "not a number") == "ep_5"
