@@ -22,9 +22,10 @@ SHORTEST_SQUARE = 32
 """Segments up to this length are computed together; longer ones with those up to the next power of
 two. More classes would save little arithmetic and cost calls in every layer."""
 
-
 LONGEST_CONTEXT = 128
-"""A tree is computed in squares alone if at most so many tokens stand above any segment of it."""
+"""A tree is computed in squares alone if at most so many tokens stand above any segment of it. For
+four prompts of 48 tokens with 8 answers of 19 each a layer then takes 193 operations, forward and
+backward; with a rectangle for each prompt it took 459."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
