@@ -11,7 +11,7 @@ the tokens behind it up to ``subtree_end``.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 Tokens = Sequence[int]
 
@@ -77,9 +77,10 @@ def pack(rows: Sequence[Tokens], *, max_tokens: int) -> list[list[int]]:
     """Divide rows into forests within a token budget, sharing as much as the budget allows.
 
     Rows that share a beginning stay together; a family beyond the budget is cut, and each part
-    computes the beginning again. Families fill forests by first-fit decreasing. The largest forest
-    comes first, so that a step that will not fit into memory fails at its start. A row longer than
-    the budget is a forest of its own.
+    computes the beginning again. First-fit decreasing says how many forests it takes, and families
+    are then spread over so many as evenly as they go: memory follows the largest. That one comes
+    first, so that a step that will not fit into memory fails at its start. A row longer than the
+    budget is a forest of its own.
 
     Args:
         rows: token ids of each.
@@ -88,14 +89,9 @@ def pack(rows: Sequence[Tokens], *, max_tokens: int) -> list[list[int]]:
     Returns:
         Row indices, each exactly once.
     """
-    forests: list[_Part] = []
-    for family in sorted(_families(rows, max_tokens), key=lambda part: -part.num_tokens):
-        home = next((f for f in forests if f.num_tokens + family.num_tokens <= max_tokens), None)
-        if home is None:
-            forests.append(family)
-        else:
-            home.rows += family.rows
-            home.num_tokens += family.num_tokens
+    families = sorted(_families(rows, max_tokens), key=lambda part: -part.num_tokens)
+    fitted = _first_fit(families, max_tokens)
+    forests = min(fitted, _spread(families, len(fitted)), key=_largest)
     return [sorted(f.rows) for f in sorted(forests, key=lambda part: -part.num_tokens)]
 
 
@@ -103,8 +99,34 @@ def pack(rows: Sequence[Tokens], *, max_tokens: int) -> list[list[int]]:
 class _Part:
     """Rows that are computed together, and how many tokens they have as a forest."""
 
-    rows: list[int]
-    num_tokens: int
+    rows: list[int] = field(default_factory=list)
+    num_tokens: int = 0
+
+    def add(self, other: "_Part") -> None:
+        self.rows += other.rows
+        self.num_tokens += other.num_tokens
+
+
+def _first_fit(families: Sequence[_Part], max_tokens: int) -> list[_Part]:
+    forests: list[_Part] = []
+    for family in families:
+        home = next((f for f in forests if f.num_tokens + family.num_tokens <= max_tokens), None)
+        if home is None:
+            forests.append(home := _Part())
+        home.add(family)
+    return forests
+
+
+def _spread(families: Sequence[_Part], number: int) -> list[_Part]:
+    """Give each family, largest first, to the forest that holds least so far (Graham 1969, LPT)."""
+    forests = [_Part() for _ in range(number)]
+    for family in families:
+        min(forests, key=lambda forest: forest.num_tokens).add(family)
+    return forests
+
+
+def _largest(forests: Sequence[_Part]) -> int:
+    return max((forest.num_tokens for forest in forests), default=0)
 
 
 def _families(rows: Sequence[Tokens], max_tokens: int) -> list[_Part]:

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from learner.forest_layout import Layout, layout
 from learner.forests import plant
 from learner.rows import TrainingRow
-from learner.tree_attention import Layout, layout
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,7 +41,7 @@ class MicroBatch:
 
 def collate(rows: Sequence[TrainingRow], device: torch.device) -> MicroBatch:
     """Plant the rows and list their trained tokens."""
-    forest = plant([row.token_ids for row in rows])
+    forest = plant([row.read_ids for row in rows])
     trained = [
         (row_index, position)
         for row_index, row in enumerate(rows)

@@ -113,6 +113,12 @@ class TrainingRow:
                 )
 
     @property
+    def read_ids(self) -> tuple[int, ...]:
+        """The tokens that a model has to read: nothing is predicted from the last trained one."""
+        last = len(self.loss_mask) - 1 - self.loss_mask[::-1].index(True)
+        return self.token_ids[:last]
+
+    @property
     def has_signal(self) -> bool:
         """Whether a token with a known sampler log-probability has an advantage other than 0."""
         return any(

@@ -42,7 +42,7 @@ class StepReceipt:
     num_rows: int
     num_dropped_sequences: int  # outside the trust region
     num_row_tokens: int  # of all rows, prompts included
-    num_tokens: int  # computed: what rows share counts once
+    num_tokens: int  # computed: what rows share counts once, what predicts nothing not at all
     trained_tokens: int  # kept: in the loss and its denominator
     num_dropped_tokens: int
     num_unknown_tokens: int  # without a sampler log-probability
@@ -239,7 +239,7 @@ class Trainer:
         """Run every micro-batch forward and backward; gradients of the loss *sums* add up."""
         self._optimizer.zero_grad(set_to_none=True)
         stats, num_tokens, loss_sum, forward_s, backward_s = LossStats(), 0, 0.0, 0.0, 0.0
-        ids = [row.token_ids for row in rows]
+        ids = [row.read_ids for row in rows]
         for index in pack(ids, max_tokens=self.config.tokens_per_microbatch):
             started = time.perf_counter()
             batch = microbatches.collate([rows[i] for i in index], self._device)

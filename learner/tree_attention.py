@@ -1,8 +1,9 @@
 """Attention over a forest: exact, without a mask over the whole, forward and backward.
 
-Every token attends to its own segment up to itself (squares, segments of similar length at once)
-and to all of each segment above it (rectangles: a segment is seen by the stretch of tokens behind
-it). The parts are merged by their log-sum-exp, as in FlashAttention (arXiv:2205.14135): the
+Every token attends to its own segment up to itself and to all of each segment above it. Segments of
+similar length are computed at once (squares). Where little stands above them, it is copied beside
+each, and that is all. Above longer stretches stand rectangles: a segment is seen by the tokens
+behind it. Such parts are merged by their log-sum-exp, as in FlashAttention (arXiv:2205.14135). The
 backward pass computes the scores of a part again, so nothing grows with the square of the length.
 
 It is written with batched matrix products alone, the same code on CPU and CUDA. On two cores,
@@ -11,13 +12,11 @@ takes for the 8 repeated rows, most of it in that kernel's backward pass; a dens
 shared row takes three times as long as this does.
 
 Axes: ``K`` key heads, ``R`` query heads that share one, ``T`` tokens of the forest, ``D`` units of
-a head, ``n`` segments of a square, ``L`` tokens of its longest; ``B`` K or K·n, ``M`` queries with
-their R heads one behind the other, ``N`` keys.
+a head, ``n`` segments of a square, ``L`` tokens of its longest, ``C`` of the longest context,
+``s`` contexts; ``B`` K or K·n, ``M`` queries with their R heads one behind the other, ``N`` keys.
 """
 
-from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -25,65 +24,11 @@ from torch import Tensor
 from transformers import AttentionInterface
 
 from learner.errors import TrainingError
+from learner.forest_layout import Layout, Square
 from learner.forests import Segment
 
 NAME = "denizen_tree"
 """What a model's ``attn_implementation`` is set to."""
-
-SHORTEST_SQUARE = 32
-"""Segments up to this length are computed together; longer ones with those up to the next power of
-two. More classes would save little arithmetic and cost calls in every layer."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Square:
-    """Segments of similar length, each padded on the right to the longest."""
-
-    index_nL: Tensor  # int64 into T; padding points at token 0, and no real token sees it
-    padding_nL1: Tensor  # bool; True for padding
-    hidden_LL: Tensor  # bool; True where the key comes after the query
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Layout:
-    """How the tokens of one forest see each other."""
-
-    squares: tuple[Square, ...]
-    place_T: Tensor  # int64, where a token stands among the squares' tokens, padding included
-    rectangles: tuple[Segment, ...]  # those that have tokens behind them
-
-
-def layout(segments: Sequence[Segment], device: torch.device) -> Layout:
-    """Prepare a forest's attention once for all layers."""
-    classes: dict[int, list[Segment]] = defaultdict(list)
-    for segment in segments:
-        length = segment.end - segment.start
-        classes[max(SHORTEST_SQUARE, 1 << (length - 1).bit_length())].append(segment)
-    place_T = torch.empty(sum(s.end - s.start for s in segments), dtype=torch.int64)
-    squares, place = [], 0
-    for members in classes.values():
-        longest = max(segment.end - segment.start for segment in members)
-        index_nL = torch.zeros(len(members), longest, dtype=torch.int64)
-        for i, segment in enumerate(members):
-            length = segment.end - segment.start
-            index_nL[i, :length] = torch.arange(segment.start, segment.end)
-            place_T[segment.start : segment.end] = torch.arange(place, place + length)
-            place += longest
-        hidden_LL = torch.ones(longest, longest, dtype=torch.bool, device=device).triu(1)
-        lengths_n = torch.tensor([segment.end - segment.start for segment in members])
-        padding_nL = torch.arange(longest) >= lengths_n[:, None]
-        squares.append(
-            Square(
-                index_nL=index_nL.to(device),
-                padding_nL1=padding_nL[:, :, None].to(device),
-                hidden_LL=hidden_LL,
-            )
-        )
-    return Layout(
-        squares=tuple(squares),
-        place_T=place_T.to(device),
-        rectangles=tuple(segment for segment in segments if segment.subtree_end > segment.end),
-    )
 
 
 def forest_attention(q_KTRD: Tensor, k_KTD: Tensor, v_KTD: Tensor, layout: Layout) -> Tensor:
@@ -111,12 +56,11 @@ class _ForestAttention(torch.autograd.Function):
         K, _, R, D = q_KTRD.shape
         outs, sums = [], []
         for square in layout.squares:
-            q_BMD, k_BND, v_BND = _gathered(square, q_KTRD, k_KTD, v_KTD)
-            out_BMD, sum_BM1 = _attend(q_BMD, k_BND, v_BND, _hidden(square, R))
+            q_BMD, k_BND, v_BND = _inputs(square, q_KTRD, k_KTD, v_KTD)
+            out_BMD, sum_BM1 = _attend(q_BMD, k_BND, v_BND, square.bias_nL1N)
             outs.append(out_BMD.view(K, -1, R, D))
             sums.append(sum_BM1.view(K, -1, R, 1))
-        out_KTRD = torch.cat(outs, 1).index_select(1, layout.place_T)
-        sum_KTR1 = torch.cat(sums, 1).index_select(1, layout.place_T)
+        out_KTRD, sum_KTR1 = _in_place(outs, layout), _in_place(sums, layout)
         for segment in layout.rectangles:
             keys, behind = _ranges(segment)
             q_BMD = q_KTRD[:, behind].flatten(1, 2)
@@ -139,23 +83,24 @@ class _ForestAttention(torch.autograd.Function):
         q_KTRD, k_KTD, v_KTD, out_TKRD, sum_KTR1 = ctx.saved_tensors
         d_out_KTRD, out_KTRD = d_out_TKRD.transpose(0, 1), out_TKRD.transpose(0, 1)
         K, _, R, D = q_KTRD.shape
-        precise = sum_KTR1.dtype
+        dtype, precise = q_KTRD.dtype, sum_KTR1.dtype
         layout: Layout = ctx.layout
         # The softmax's own part of the gradient is the same sum for all keys of a query.
         delta_KTR1 = (d_out_KTRD.to(precise) * out_KTRD.to(precise)).sum(-1, keepdim=True)
         grads: list[tuple[Tensor, Tensor, Tensor]] = []
         for square in layout.squares:
-            q_BMD, k_BND, v_BND = _gathered(square, q_KTRD, k_KTD, v_KTD)
-            d_out, total, delta = _gathered(square, d_out_KTRD, sum_KTR1, delta_KTR1)
+            d_out, total, delta = (
+                _rows(x, square.query_nL) for x in (d_out_KTRD, sum_KTR1, delta_KTR1)
+            )
             # A query that is padding gives its keys no weight, and so no gradient.
-            total.view(K, *square.index_nL.shape, R).masked_fill_(square.padding_nL1, torch.inf)
-            hidden = _hidden(square, R)
-            dq, dk, dv = _attend_backward(q_BMD, k_BND, v_BND, d_out, total, delta, hidden)
-            grads.append((dq.view(K, -1, R, D), dk.view(K, -1, D), dv.view(K, -1, D)))
-        dq_KTRD, dk_KTD, dv_KTD = (
-            torch.cat(parts, 1).index_select(1, layout.place_T).to(precise)
-            for parts in zip(*grads, strict=True)
-        )
+            total.view(K, *square.query_nL.shape, R).masked_fill_(square.padding_nL1, torch.inf)
+            inputs = _inputs(square, q_KTRD, k_KTD, v_KTD)
+            grads.append(_attend_backward(*inputs, d_out, total, delta, square.bias_nL1N))
+        pairs = list(zip(layout.squares, grads, strict=True))
+        sum_type = precise if layout.rectangles else dtype
+        dq_KTRD = _in_place([dq.view(K, -1, R, D) for dq, _, _ in grads], layout).to(sum_type)
+        dk_KTD = _key_gradient([(square, dk) for square, (_, dk, _) in pairs], layout, sum_type)
+        dv_KTD = _key_gradient([(square, dv) for square, (_, _, dv) in pairs], layout, sum_type)
         for segment in layout.rectangles:
             keys, behind = _ranges(segment)
             q, d_out, total, delta = (
@@ -165,15 +110,14 @@ class _ForestAttention(torch.autograd.Function):
             dq_KTRD[:, behind] += dq.view(K, -1, R, D)
             dk_KTD[:, keys] += dk
             dv_KTD[:, keys] += dv
-        dtype = q_KTRD.dtype
         return dq_KTRD.to(dtype), dk_KTD.to(dtype), dv_KTD.to(dtype), None
 
 
 def _attend(
-    q_BMD: Tensor, k_BND: Tensor, v_BND: Tensor, hidden_MN: Tensor | None = None
+    q_BMD: Tensor, k_BND: Tensor, v_BND: Tensor, bias_nL1N: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     """Return one part's output [B, M, D] and the log of its scores' exponential sum [B, M, 1]."""
-    scores_BMN = _scores(q_BMD, k_BND, hidden_MN)
+    scores_BMN = _scores(q_BMD, k_BND, bias_nL1N)
     # The output is divided by the sum, not the weights: it is far smaller than they are.
     largest_BM1 = scores_BMN.amax(-1, keepdim=True)
     weights_BMN = scores_BMN.sub_(largest_BM1).exp_()
@@ -189,22 +133,24 @@ def _attend_backward(
     d_out_BMD: Tensor,
     sum_BM1: Tensor,
     delta_BM1: Tensor,
-    hidden_MN: Tensor | None = None,
+    bias_nL1N: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the gradients of q, k and v through one part, given the sum over *all* parts."""
-    p_BMN = _scores(q_BMD, k_BND, hidden_MN).sub_(sum_BM1).exp_()
+    p_BMN = _scores(q_BMD, k_BND, bias_nL1N).sub_(sum_BM1).exp_()
     dv_BND = torch.bmm(p_BMN.to(v_BND.dtype).mT, d_out_BMD)
     d_p_BMN = torch.bmm(d_out_BMD, v_BND.mT).to(p_BMN.dtype)
     d_scores_BMN = d_p_BMN.sub_(delta_BM1).mul_(p_BMN).to(q_BMD.dtype)
     return torch.bmm(d_scores_BMN, k_BND), torch.bmm(d_scores_BMN.mT, q_BMD), dv_BND
 
 
-def _scores(q_BMD: Tensor, k_BND: Tensor, hidden_MN: Tensor | None) -> Tensor:
+def _scores(q_BMD: Tensor, k_BND: Tensor, bias_nL1N: Tensor | None) -> Tensor:
     scores_BMN = torch.bmm(q_BMD, k_BND.mT)
     if scores_BMN.dtype is torch.bfloat16:
         scores_BMN = scores_BMN.float()
-    if hidden_MN is not None:
-        scores_BMN.masked_fill_(hidden_MN, -torch.inf)
+    if bias_nL1N is not None:
+        _, M, N = scores_BMN.shape
+        n, L = bias_nL1N.shape[:2]
+        scores_BMN.view(-1, n, L, M // L, N).add_(bias_nL1N)
     return scores_BMN
 
 
@@ -215,19 +161,38 @@ def _merge(out: Tensor, total: Tensor, part: Tensor, part_sum: Tensor) -> None:
     total.copy_(merged)
 
 
-def _gathered(square: Square, *x: Tensor) -> tuple[Tensor, ...]:
-    return tuple(_rows(one, square) for one in x)
+def _inputs(square: Square, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    return _rows(q, square.query_nL), _rows(k, square.key_nN), _rows(v, square.key_nN)
 
 
-def _rows(x_KTetc: Tensor, square: Square) -> Tensor:
+def _rows(x_KTetc: Tensor, index_nL: Tensor) -> Tensor:
     """Return [K·n, L·R, D] of a [K, T, R, D] tensor, [K·n, L, D] of a [K, T, D] one."""
-    n = len(square.index_nL)
-    picked = x_KTetc.index_select(1, square.index_nL.flatten())
-    return picked.reshape(x_KTetc.shape[0] * n, -1, x_KTetc.shape[-1])
+    picked = x_KTetc.index_select(1, index_nL.flatten())
+    return picked.reshape(x_KTetc.shape[0] * len(index_nL), -1, x_KTetc.shape[-1])
 
 
-def _hidden(square: Square, num_heads: int) -> Tensor:
-    return square.hidden_LL.repeat_interleave(num_heads, 0)
+def _in_place(parts: Sequence[Tensor], layout: Layout) -> Tensor:
+    """Bring what the squares' queries got, [K, n·L, ...] of each, into the order of the forest."""
+    return torch.cat(list(parts), 1).index_select(1, layout.place_T)
+
+
+def _key_gradient(
+    parts: Sequence[tuple[Square, Tensor]], layout: Layout, dtype: torch.dtype
+) -> Tensor:
+    """Sum the gradients of keys [K·n, N, D] over their copies: [K, T, D]."""
+    own, copied = [], []
+    for square, d_BND in parts:
+        n, L = square.query_nL.shape
+        d_KnND = d_BND.view(-1, n, *d_BND.shape[1:])
+        K, _, N, D = d_KnND.shape
+        own.append(d_KnND[:, :, N - L :].reshape(K, n * L, D))
+        if N > L:
+            d_KnX = d_KnND[:, :, : N - L].flatten(2)
+            copied.append((square, (square.owner_sn.to(d_KnX.dtype) @ d_KnX).view(K, -1, D)))
+    d_KTD = _in_place(own, layout).to(dtype)
+    for square, d_KxD in copied:
+        d_KTD.index_add_(1, square.context_sC.flatten(), d_KxD.to(dtype))
+    return d_KTD
 
 
 def _ranges(segment: Segment) -> tuple[slice, slice]:

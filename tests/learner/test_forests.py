@@ -116,6 +116,14 @@ def test_groups_stay_together_and_the_largest_forest_comes_first() -> None:
     assert pack(rows, max_tokens=100) == [[0, 1, 2, 3, 4]]
 
 
+def test_forests_are_filled_evenly_without_becoming_more() -> None:
+    rows = [(i,) * 10 for i in range(10)]
+    assert [len(part) for part in pack(rows, max_tokens=80)] == [5, 5]
+    uneven = [(1,) * 6, (2,) * 6, (3,) * 4, (4,) * 4, (5,) * 4]
+    # spread largest first, these would be 14 and 10
+    assert pack(uneven, max_tokens=12) == [[0, 1], [2, 3, 4]]
+
+
 def test_a_group_beyond_the_budget_is_cut_and_computes_its_prompt_again() -> None:
     rows = [(*PROMPT, i, i) for i in range(5)]
     assert pack(rows, max_tokens=MIN_SHARED + 4) == [[0, 1], [2, 3], [4]]

@@ -20,7 +20,7 @@ def test_collate_lists_trained_tokens_row_by_row() -> None:
     long = make_row(seed=0, advantage=0.5, num_prompt=3, num_completion=2)
     short = make_row(seed=1, advantage=-0.5, num_prompt=1, num_completion=1)
     batch = collate([long, short], CPU)
-    assert batch.num_tokens == 7
+    assert batch.num_tokens == 4 + 1  # nothing is predicted from a row's last token
     assert batch.row_N.tolist() == [0, 0, 1]
     assert batch.target_N.tolist() == [*long.token_ids[3:], short.token_ids[1]]
     predictors = batch.predictor_U[batch.state_N]
@@ -34,7 +34,7 @@ def test_first_tokens_of_a_group_are_predicted_from_one_state() -> None:
     first = make_row(seed=0, advantage=0.5, num_prompt=20, num_completion=2)
     second = dataclasses.replace(first, token_ids=(*first.token_ids[:20], 7, 8))
     batch = collate([first, second], CPU)
-    assert batch.num_tokens == 24
+    assert batch.num_tokens == 20 + 2
     assert batch.state_N[0] == batch.state_N[2]
     assert len(batch.predictor_U) == 3
 

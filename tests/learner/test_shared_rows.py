@@ -158,7 +158,7 @@ def test_loss_does_not_depend_on_packing_or_accumulation(model_dir: Path, parent
     for budget, min_shared, num_forests in ((1, 16, 8), (48, 16, 2), (66, 16, 1), (400, 99, 1)):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(forests, "MIN_SHARED", min_shared)
-            parts = forests.pack([row.token_ids for row in rows], max_tokens=budget)
+            parts = forests.pack([row.read_ids for row in rows], max_tokens=budget)
             config = CONFIG.model_copy(update={"tokens_per_microbatch": budget})
             assert len(parts) == num_forests, parts
             found.append(step(Trainer(model_dir, config, parent_adapter=parent), rows))
@@ -173,7 +173,7 @@ def test_a_prompt_is_computed_once(model_dir: Path) -> None:
     rows = group_rows()
     receipt = Trainer(model_dir, CONFIG).step(rows)
     num_completion = sum(len(row.token_ids) - 30 for row in rows)
-    assert receipt.num_tokens == 30 + num_completion
+    assert receipt.num_tokens == 30 + num_completion - len(rows)
     assert receipt.num_row_tokens == 8 * 30 + num_completion
 
 

@@ -94,7 +94,7 @@ def test_update_does_not_depend_on_microbatching(model_dir: Path, parent: Path) 
     found: list[tuple[StepReceipt, list[torch.Tensor]]] = []
     for num_rows, num_batches in ((8, 1), (4, 2), (1, 8)):
         config = CONFIG.model_copy(update={"tokens_per_microbatch": 9 * num_rows})
-        ids = [row.token_ids for row in rows]
+        ids = [row.read_ids for row in rows]
         assert len(pack(ids, max_tokens=9 * num_rows)) == num_batches
         trainer = Trainer(model_dir, config, parent_adapter=parent)
         found.append((trainer.step(rows), gradients(trainer)))
@@ -177,7 +177,7 @@ def test_receipt_counts_tokens_by_hand(model_dir: Path) -> None:
     even = make_row(seed=1, advantage=0.0, num_prompt=2, num_completion=6)
     foreign = dataclasses.replace(known, sampler_logprobs=(None, None, None, -1.0, -1.0))
     receipt = Trainer(model_dir, CONFIG).step([known, unknown, even, foreign])
-    assert (receipt.num_rows, receipt.num_tokens) == (4, 5 + 5 + 8 + 5)
+    assert (receipt.num_rows, receipt.num_tokens) == (4, 4 + 4 + 7 + 4)
     assert receipt.trained_tokens == 2 + 6
     assert receipt.num_unknown_tokens == 2
     assert (receipt.num_dropped_sequences, receipt.num_dropped_tokens) == (1, 2)

@@ -4,10 +4,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from learner import forests, tree_attention
+from learner import forest_layout, forests, tree_attention
 from learner.errors import TrainingError
+from learner.forest_layout import layout
 from learner.forests import Forest, plant
-from learner.tree_attention import forest_attention, layout
+from learner.tree_attention import forest_attention
 
 CPU = torch.device("cpu")
 tokens = st.lists(st.integers(0, 1), min_size=1, max_size=12)
@@ -32,14 +33,20 @@ def inputs(num_tokens: int, dtype: torch.dtype = torch.float64) -> list[Tensor]:
 
 
 @settings(max_examples=50, deadline=None)
-@given(rows=rows_lists, min_shared=st.integers(1, 4), max_segment=st.integers(1, 6))
+@given(
+    rows=rows_lists,
+    min_shared=st.integers(1, 4),
+    max_segment=st.integers(1, 6),
+    longest_context=st.integers(0, 10),
+)
 def test_output_and_gradients_are_those_of_a_dense_mask(
-    rows: list[list[int]], min_shared: int, max_segment: int
+    rows: list[list[int]], min_shared: int, max_segment: int, longest_context: int
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(forests, "MIN_SHARED", min_shared)
         patch.setattr(forests, "MAX_SEGMENT", max_segment)
-        patch.setattr(tree_attention, "SHORTEST_SQUARE", 2)
+        patch.setattr(forest_layout, "SHORTEST_SQUARE", 2)
+        patch.setattr(forest_layout, "LONGEST_CONTEXT", longest_context)
         forest = plant(rows)
         plan = layout(forest.segments, CPU)
     q, k, v = inputs(len(forest.token_ids))
@@ -55,12 +62,14 @@ def test_output_and_gradients_are_those_of_a_dense_mask(
         torch.testing.assert_close(mine, theirs)
 
 
-def test_gradcheck() -> None:
+@pytest.mark.parametrize("longest_context", [0, 2])
+def test_gradcheck(longest_context: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(forests, "MIN_SHARED", 2)
+        patch.setattr(forest_layout, "LONGEST_CONTEXT", longest_context)
         forest = plant([[1, 2, 3], [1, 2, 4, 5], [6]])
-    plan = layout(forest.segments, CPU)
-    assert plan.rectangles
+        plan = layout(forest.segments, CPU)
+    assert bool(plan.rectangles) is (longest_context == 0)
     q, k, v = inputs(len(forest.token_ids))
     assert torch.autograd.gradcheck(lambda q, k, v: forest_attention(q, k, v, plan), (q, k, v))
 
