@@ -33,6 +33,7 @@ class Kind:
     name: str
     family: str | None  # of reasoning-gym; None: numbers to be repeated
     settings: Mapping[str, int] = field(default_factory=dict)
+    grades: tuple[float, float] = (0.0, 1.0)  # what a wrong and a right answer get in the stream
 
 
 _DIGITS = {"min_digits": 1, "max_digits": 1, "min_terms": 2}
@@ -42,9 +43,9 @@ SUMS = Kind(name="sums", family="chain_sum", settings={**_DIGITS, "max_terms": 2
 MIX = (LETTERS, PRODUCTS, SUMS)
 STREAM_MIX = (
     Kind(name="copies", family=None),
-    LETTERS,
-    Kind(name="products", family="products", settings={**_DIGITS, "max_terms": 3}),
-    Kind(name="sums", family="chain_sum", settings={**_DIGITS, "max_terms": 3}),
+    dataclasses.replace(LETTERS, grades=(0.7, 1.0)),
+    dataclasses.replace(PRODUCTS, settings={**_DIGITS, "max_terms": 3}, grades=(0.0, 0.3)),
+    dataclasses.replace(SUMS, settings={**_DIGITS, "max_terms": 3}, grades=(0.35, 0.65)),
     Kind(
         name="beyond",
         family="products",
@@ -54,7 +55,8 @@ STREAM_MIX = (
 """The same with tasks of three terms among them, enough that none has to come twice, and with the
 two that any agent's work has too: a kind that the packaged model can do from the start (of ``Repeat
 the number 749.`` it gets 0.42 at temperature 1, and all when greedy; of the others 0.08 to 0.15)
-and one that is beyond it (products of numbers of four digits)."""
+and one that is beyond it (products of numbers of four digits). Each of the three in between has a
+grader of its own, one lenient, one strict, one in between, as judges with different rubrics are."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

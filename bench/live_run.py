@@ -6,7 +6,8 @@ baseline. What counts was fixed before the first run: the mean held-out score of
 curve but the first. How often ``neighbours`` is ahead of ``overall``, of all seeds, is the figure.
 
 Among the tasks are a kind that the base model can do already and one that is beyond it, as in any
-agent's work: where all fail alike there is little that neighbours could tell.
+agent's work, and each kind has a grader of its own, lenient or strict: a grade says little by
+itself. Held-out scores are shares of right answers.
 """
 
 import time
@@ -19,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bench.learning_curves import Checkpoint, Curve, Point
-from bench.learning_mix import STREAM_MIX, Mix, Scores, kind_of, mix_of
+from bench.learning_mix import STREAM_MIX, Kind, Mix, Scores, kind_of, mix_of
 from bench.learning_run import LearningRun, RowsFn
 from bench.workbench import BASE_WEIGHTS, Keep, Workbench, say
 from learner.curriculum import LearnerConfig
@@ -47,7 +48,7 @@ GROUP_SIZE = 8  # of practice on about as many rollouts
 class _Task:
     """What a baseline may know of a task."""
 
-    kind: str
+    kind: Kind
     vector_D: npt.NDArray[np.float32]
 
 
@@ -87,11 +88,15 @@ class SingleEpisodes:
         self, usable: Sequence[tuple[RolloutGroup, Rollout]]
     ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
         """Return what was to be expected of each, and by how much each was better."""
-        outcomes = np.array([rollout.reward for _, rollout in usable], dtype=np.float64)
         tasks = [self.tasks[group.task_id] for group, _ in usable]
+        graded = [
+            np.interp(rollout.reward or 0.0, (0.0, 1.0), task.kind.grades)
+            for task, (_, rollout) in zip(tasks, usable, strict=True)
+        ]
+        outcomes = np.array(graded, dtype=np.float64)
         vectors = np.stack([task.vector_D for task in tasks]).astype(np.float64)
         distances = nearest_only(np.clip(1 - vectors @ vectors.T, 0, 2), NEIGHBOURS)
-        kinds = [task.kind for task in tasks]
+        kinds = [task.kind.name for task in tasks]
         overall = overall_means(outcomes)
         near = baselines(outcomes, distances, skills_N=kinds)
         if (share := unexplained_share(outcomes, near, overall)) is not None:
@@ -102,21 +107,21 @@ class SingleEpisodes:
 
 
 async def measure(
-    bench: Workbench, *, num_seeds: int, num_steps: int, config: LearnerConfig, keep: Keep
+    bench: Workbench, *, seeds: Sequence[int], num_steps: int, config: LearnerConfig, keep: Keep
 ) -> dict[str, Any]:
     """Learn the stream with both baselines from every seed, and by practice from the first.
 
     Args:
         bench: engine and training.
-        num_seeds: of the tasks' order and the initial adapters.
+        seeds: of the tasks' order and the initial adapters.
         num_steps: optimizer steps, each on ``EPISODES_A_STEP`` new episodes.
         config: the trainer's settings and the temperature.
         keep: told after every curve.
     """
     runs: list[dict[str, Any]] = []
     before: Scores | None = None
-    began, num_runs = time.monotonic(), num_seeds * len(BASELINES) + 1
-    for seed in range(num_seeds):
+    began, num_runs = time.monotonic(), len(seeds) * len(BASELINES) + 1
+    for seed in seeds:
         mix = mix_of(
             STREAM_MIX, num_train=num_steps * EPISODES_A_STEP, num_heldout=NUM_HELDOUT, seed=seed
         )
@@ -127,7 +132,7 @@ async def measure(
             say(f"  before: {before.by_kind}")
         own = config.model_copy(update={"seed": seed})
         stream = _Stream(bench, mix, before, num_steps, own)
-        for name in (*BASELINES, *(("practice",) if seed == 0 else ())):
+        for name in (*BASELINES, *(("practice",) if seed == seeds[0] else ())):
             found = {"seed": seed, "name": name, **await stream.learned(name)}
             runs.append(found)
             keep({"runs": runs})
@@ -178,11 +183,12 @@ class _Stream:
 def _known(tasks: Sequence[TaskSpec]) -> dict[str, _Task]:
     """Return what a baseline may know of each task: its kind as its skill, and its vector."""
     found = MiniLmEmbedder().embed([task.text for task in tasks])
+    kinds = {kind.name: kind for kind in STREAM_MIX}
     known = {}
     for task, embedding in zip(tasks, found, strict=True):
         if embedding.vector_D is None:
             raise ValueError(f"task {task.id} has no vector: {embedding.reason}")
-        known[task.id] = _Task(kind=kind_of(task), vector_D=embedding.vector_D)
+        known[task.id] = _Task(kind=kinds[kind_of(task)], vector_D=embedding.vector_D)
     return known
 
 
