@@ -40,7 +40,7 @@ Baseline = Literal["neighbours", "overall"]
 BASELINES: tuple[Baseline, ...] = ("neighbours", "overall")
 EPISODES_A_STEP = 50  # ten of each kind
 NUM_HELDOUT = 200
-TURN = 4  # steps between points of the curve
+TURN = 5  # steps between points of the curve
 GROUP_SIZE = 8  # of practice on about as many rollouts
 
 
