@@ -95,7 +95,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0, help="the first, or only, one")
     parser.add_argument("--steps", type=int, default=30, help="TRL's steps in practice")
     parser.add_argument("--seeds", type=int, default=5, help="how many in live")
-    parser.add_argument("--live-steps", type=int, default=20, help="optimizer steps in live")
+    parser.add_argument("--live-steps", type=int, default=12, help="optimizer steps in live")
     parser.add_argument("--sequence-steps", type=int, default=12, help="for each of two skills")
     parser.add_argument(
         "--results",

@@ -1,13 +1,14 @@
 """Learning from single episodes: each task is answered once, graded once and never tried again.
 
-Nothing in such a record says how hard a task is. The neighbours' outcomes do (``neighbours``), or
-nothing does (``overall``): the same tasks in the same order from the same weights, once with each
-baseline. What counts was fixed before the first run: the mean held-out score of all points of the
-curve but the first. How often ``neighbours`` is ahead of ``overall``, of all seeds, is the figure.
+Nothing in such a record says how hard a task is, or how strict its grader. The neighbours' outcomes
+do (``neighbours``), or nothing does (``overall``): the same tasks in the same order from the same
+weights, once with each baseline. What counts was fixed before the first of the runs that count: the
+mean held-out score of all points of the curve but the first. How often ``neighbours`` is ahead of
+``overall``, of all seeds, is the figure. A held-out score is the share of right answers, sampled at
+the temperature at which the stream is answered.
 
-Among the tasks are a kind that the base model can do already and one that is beyond it, as in any
-agent's work, and each kind has a grader of its own, lenient or strict: a grade says little by
-itself. Held-out scores are shares of right answers.
+Among the tasks is a kind that is beyond the base model, as in any agent's work, and each kind has a
+grader of its own, lenient or strict.
 """
 
 import time
@@ -22,7 +23,7 @@ import numpy.typing as npt
 from bench.learning_curves import Checkpoint, Curve, Point
 from bench.learning_mix import STREAM_MIX, Kind, Mix, Scores, kind_of, mix_of
 from bench.learning_run import LearningRun, RowsFn
-from bench.workbench import BASE_WEIGHTS, Keep, Workbench, say
+from bench.workbench import BASE_WEIGHTS, Keep, Weights, Workbench, say
 from learner.curriculum import LearnerConfig
 from learner.live_baseline import (
     advantages,
@@ -40,7 +41,8 @@ Baseline = Literal["neighbours", "overall"]
 BASELINES: tuple[Baseline, ...] = ("neighbours", "overall")
 EPISODES_A_STEP = 50  # ten of each kind
 NUM_HELDOUT = 200
-TURN = 5  # steps between points of the curve
+NUM_ANSWERS = 2  # to each held-out task
+TURN = 4  # steps between points of the curve
 GROUP_SIZE = 8  # of practice on about as many rollouts
 
 
@@ -128,7 +130,7 @@ async def measure(
         if len({task.id for task in mix.train}) < len(mix.train):
             raise ValueError("a task comes twice in the stream; take fewer steps")
         if before is None:
-            before = await bench.score(mix.heldout, BASE_WEIGHTS)
+            before = await _score(bench, mix, BASE_WEIGHTS, config)
             say(f"  before: {before.by_kind}")
         own = config.model_copy(update={"seed": seed})
         stream = _Stream(bench, mix, before, num_steps, own)
@@ -167,7 +169,7 @@ class _Stream:
         async with LearningRun(self.bench, self.mix.train, config, rows=rows) as run:
             for done in range(0, self.num_steps, TURN):
                 reached = await run.advance(min(TURN, self.num_steps - done))
-                scores = await self.bench.score(self.mix.heldout, run.weights)
+                scores = await _score(self.bench, self.mix, run.weights, config)
                 curve.points.append(Point(checkpoint=reached, scores=scores))
         found = {
             "mean_score": round(curve.mean_score(), 4),
@@ -178,6 +180,13 @@ class _Stream:
         if isinstance(rows, SingleEpisodes):
             found["unexplained_share"] = round(fmean(rows.shares), 3)
         return found
+
+
+async def _score(bench: Workbench, mix: Mix, weights: Weights, config: LearnerConfig) -> Scores:
+    """Answer held-out tasks as the stream's are answered."""
+    return await bench.score(
+        mix.heldout, weights, num_samples=NUM_ANSWERS, temperature=config.temperature
+    )
 
 
 def _known(tasks: Sequence[TaskSpec]) -> dict[str, _Task]:

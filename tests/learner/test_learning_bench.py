@@ -160,7 +160,7 @@ def groups_of(rewards: list[float]) -> list[RolloutGroup]:
 def test_single_episodes_are_compared_with_their_neighbours_or_with_all(baseline, expected) -> None:
     rewards = [1.0, 0.8, 0.9, 1.0, 0.0, 0.2, 0.1, 0.0]
     units = np.eye(2, dtype=np.float32)
-    kinds = [Kind(name=name, family=None) for name in ("easy", "hard")]
+    kinds = [Kind(name=name) for name in ("easy", "hard")]
     tasks = {
         str(number): _Task(kind=kinds[number // 4], vector_D=units[number // 4])
         for number in range(8)
@@ -175,8 +175,8 @@ def test_single_episodes_are_compared_with_their_neighbours_or_with_all(baseline
 
 def test_a_grade_is_what_the_kinds_own_grader_gives() -> None:
     kinds = [
-        Kind(name="lenient", family=None, grades=(0.7, 1.0)),
-        Kind(name="strict", family=None, grades=(0.0, 0.3)),
+        Kind(name="lenient", grades=(0.7, 1.0)),
+        Kind(name="strict", grades=(0.0, 0.3)),
     ]
     vector_D = np.ones(1, dtype=np.float32)
     tasks = {str(number): _Task(kind=kinds[number // 4], vector_D=vector_D) for number in range(8)}
