@@ -80,7 +80,11 @@ async def _measure(
             bench, seed=options.seed, num_steps=options.sequence_steps, config=config, keep=keep
         )
     return await live_run.measure(
-        bench, num_seeds=options.seeds, num_steps=options.live_steps, config=config, keep=keep
+        bench,
+        seeds=range(options.seed, options.seed + options.seeds),
+        num_steps=options.live_steps,
+        config=config,
+        keep=keep,
     )
 
 
@@ -88,9 +92,9 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench.learning", description=__doc__)
     parser.add_argument("--model", type=Path, help="a model folder; default: the packaged model")
     parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS, help="parts to run")
-    parser.add_argument("--seed", type=int, default=0, help="of practice and sequence")
+    parser.add_argument("--seed", type=int, default=0, help="the first, or only, one")
     parser.add_argument("--steps", type=int, default=30, help="TRL's steps in practice")
-    parser.add_argument("--seeds", type=int, default=5, help="of live")
+    parser.add_argument("--seeds", type=int, default=5, help="how many in live")
     parser.add_argument("--live-steps", type=int, default=12, help="optimizer steps in live")
     parser.add_argument("--sequence-steps", type=int, default=12, help="for each of two skills")
     parser.add_argument(

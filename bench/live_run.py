@@ -1,12 +1,14 @@
 """Learning from single episodes: each task is answered once, graded once and never tried again.
 
-Nothing in such a record says how hard a task is. The neighbours' outcomes do (``neighbours``), or
-nothing does (``overall``): the same tasks in the same order from the same weights, once with each
-baseline. What counts was fixed before the first run: the mean held-out score of all points of the
-curve but the first. How often ``neighbours`` is ahead of ``overall``, of all seeds, is the figure.
+Nothing in such a record says how hard a task is, or how strict its grader. The neighbours' outcomes
+do (``neighbours``), or nothing does (``overall``): the same tasks in the same order from the same
+weights, once with each baseline. What counts was fixed before the first of the runs that count: the
+mean held-out score of all points of the curve but the first. How often ``neighbours`` is ahead of
+``overall``, of all seeds, is the figure. A held-out score is the share of right answers, sampled at
+the temperature at which the stream is answered.
 
-Among the tasks are a kind that the base model can do already and one that is beyond it, as in any
-agent's work: where all fail alike there is little that neighbours could tell.
+Among the tasks is a kind that is beyond the base model, as in any agent's work, and each kind has a
+grader of its own, lenient or strict.
 """
 
 import time
@@ -19,9 +21,9 @@ import numpy as np
 import numpy.typing as npt
 
 from bench.learning_curves import Checkpoint, Curve, Point
-from bench.learning_mix import STREAM_MIX, Mix, Scores, kind_of, mix_of
+from bench.learning_mix import STREAM_MIX, Kind, Mix, Scores, kind_of, mix_of
 from bench.learning_run import LearningRun, RowsFn
-from bench.workbench import BASE_WEIGHTS, Keep, Workbench, say
+from bench.workbench import BASE_WEIGHTS, Keep, Weights, Workbench, say
 from learner.curriculum import LearnerConfig
 from learner.live_baseline import (
     advantages,
@@ -39,6 +41,7 @@ Baseline = Literal["neighbours", "overall"]
 BASELINES: tuple[Baseline, ...] = ("neighbours", "overall")
 EPISODES_A_STEP = 50  # ten of each kind
 NUM_HELDOUT = 200
+NUM_ANSWERS = 2  # to each held-out task
 TURN = 4  # steps between points of the curve
 GROUP_SIZE = 8  # of practice on about as many rollouts
 
@@ -47,7 +50,7 @@ GROUP_SIZE = 8  # of practice on about as many rollouts
 class _Task:
     """What a baseline may know of a task."""
 
-    kind: str
+    kind: Kind
     vector_D: npt.NDArray[np.float32]
 
 
@@ -87,11 +90,15 @@ class SingleEpisodes:
         self, usable: Sequence[tuple[RolloutGroup, Rollout]]
     ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
         """Return what was to be expected of each, and by how much each was better."""
-        outcomes = np.array([rollout.reward for _, rollout in usable], dtype=np.float64)
         tasks = [self.tasks[group.task_id] for group, _ in usable]
+        graded = [
+            np.interp(rollout.reward or 0.0, (0.0, 1.0), task.kind.grades)
+            for task, (_, rollout) in zip(tasks, usable, strict=True)
+        ]
+        outcomes = np.array(graded, dtype=np.float64)
         vectors = np.stack([task.vector_D for task in tasks]).astype(np.float64)
         distances = nearest_only(np.clip(1 - vectors @ vectors.T, 0, 2), NEIGHBOURS)
-        kinds = [task.kind for task in tasks]
+        kinds = [task.kind.name for task in tasks]
         overall = overall_means(outcomes)
         near = baselines(outcomes, distances, skills_N=kinds)
         if (share := unexplained_share(outcomes, near, overall)) is not None:
@@ -102,32 +109,32 @@ class SingleEpisodes:
 
 
 async def measure(
-    bench: Workbench, *, num_seeds: int, num_steps: int, config: LearnerConfig, keep: Keep
+    bench: Workbench, *, seeds: Sequence[int], num_steps: int, config: LearnerConfig, keep: Keep
 ) -> dict[str, Any]:
     """Learn the stream with both baselines from every seed, and by practice from the first.
 
     Args:
         bench: engine and training.
-        num_seeds: of the tasks' order and the initial adapters.
+        seeds: of the tasks' order and the initial adapters.
         num_steps: optimizer steps, each on ``EPISODES_A_STEP`` new episodes.
         config: the trainer's settings and the temperature.
         keep: told after every curve.
     """
     runs: list[dict[str, Any]] = []
     before: Scores | None = None
-    began, num_runs = time.monotonic(), num_seeds * len(BASELINES) + 1
-    for seed in range(num_seeds):
+    began, num_runs = time.monotonic(), len(seeds) * len(BASELINES) + 1
+    for seed in seeds:
         mix = mix_of(
             STREAM_MIX, num_train=num_steps * EPISODES_A_STEP, num_heldout=NUM_HELDOUT, seed=seed
         )
         if len({task.id for task in mix.train}) < len(mix.train):
             raise ValueError("a task comes twice in the stream; take fewer steps")
         if before is None:
-            before = await bench.score(mix.heldout, BASE_WEIGHTS)
+            before = await _score(bench, mix, BASE_WEIGHTS, config)
             say(f"  before: {before.by_kind}")
         own = config.model_copy(update={"seed": seed})
         stream = _Stream(bench, mix, before, num_steps, own)
-        for name in (*BASELINES, *(("practice",) if seed == 0 else ())):
+        for name in (*BASELINES, *(("practice",) if seed == seeds[0] else ())):
             found = {"seed": seed, "name": name, **await stream.learned(name)}
             runs.append(found)
             keep({"runs": runs})
@@ -162,7 +169,7 @@ class _Stream:
         async with LearningRun(self.bench, self.mix.train, config, rows=rows) as run:
             for done in range(0, self.num_steps, TURN):
                 reached = await run.advance(min(TURN, self.num_steps - done))
-                scores = await self.bench.score(self.mix.heldout, run.weights)
+                scores = await _score(self.bench, self.mix, run.weights, config)
                 curve.points.append(Point(checkpoint=reached, scores=scores))
         found = {
             "mean_score": round(curve.mean_score(), 4),
@@ -175,14 +182,22 @@ class _Stream:
         return found
 
 
+async def _score(bench: Workbench, mix: Mix, weights: Weights, config: LearnerConfig) -> Scores:
+    """Answer held-out tasks as the stream's are answered."""
+    return await bench.score(
+        mix.heldout, weights, num_samples=NUM_ANSWERS, temperature=config.temperature
+    )
+
+
 def _known(tasks: Sequence[TaskSpec]) -> dict[str, _Task]:
     """Return what a baseline may know of each task: its kind as its skill, and its vector."""
     found = MiniLmEmbedder().embed([task.text for task in tasks])
+    kinds = {kind.name: kind for kind in STREAM_MIX}
     known = {}
     for task, embedding in zip(tasks, found, strict=True):
         if embedding.vector_D is None:
             raise ValueError(f"task {task.id} has no vector: {embedding.reason}")
-        known[task.id] = _Task(kind=kind_of(task), vector_D=embedding.vector_D)
+        known[task.id] = _Task(kind=kinds[kind_of(task)], vector_D=embedding.vector_D)
     return known
 
 

@@ -91,15 +91,24 @@ class Workbench:
             raise RuntimeError("a task could not be tried; the log says why")
         return tried
 
-    async def score(self, tasks: Sequence[TaskSpec], weights: Weights) -> Scores:
-        """Answer each task once, greedily; return what that is worth, by kind of task."""
+    async def score(
+        self,
+        tasks: Sequence[TaskSpec],
+        weights: Weights,
+        *,
+        num_samples: int = 1,
+        temperature: float = 0.0,
+    ) -> Scores:
+        """Answer each task, once and greedily if not said otherwise; return what that is worth."""
         is_loaded = weights.name == BASE or weights.name in self.slot.resident
         if not is_loaded:
             await self.load(weights)
-        tried = await self.rollouts(tasks, weights, num_samples=1, temperature=0.0)
+        tried = await self.rollouts(
+            tasks, weights, num_samples=num_samples, temperature=temperature
+        )
         if not is_loaded:
             self.slot.unload(weights.name)
-        return scores_of([trials[0] for trials in tried])
+        return scores_of([trial for trials in tried for trial in trials])
 
     async def load(self, weights: Weights, *, instead_of: Weights = BASE_WEIGHTS) -> None:
         """Let the engine answer with new weights, and forget those before."""

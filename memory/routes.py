@@ -23,7 +23,7 @@ TRAINED = "trained"  # among the fates of tokens; every other name is a reason
 SkillId = Annotated[int, PathParameter(ge=1, le=MAX_ID)]
 
 
-class SkillChange(BaseModel):
+class SkillEdit(BaseModel):
     """The body of ``PATCH /v1/skills/{id}``."""
 
     model_config = ConfigDict(extra="forbid")
@@ -121,7 +121,7 @@ def routes(store: Store, missing: Callable[[Skill], list[str]], fates_of: Fates)
 
     @router.patch("/skills/{skill_id}")
     async def change_skill(skill_id: SkillId, request: Request) -> Response:
-        change = parse_body(SkillChange, read_json(await request.body()))
+        change = parse_body(SkillEdit, read_json(await request.body()))
         changed = await asyncio.to_thread(
             store.skills.update, skill_id, title=change.title, policy=change.policy
         )

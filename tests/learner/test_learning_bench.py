@@ -5,7 +5,7 @@ import pytest
 
 from bench import learning_run, live_run, sequence_run, workbench
 from bench.learning_curves import Checkpoint, Curve, Point, race
-from bench.learning_mix import MIX, STREAM_MIX, Scores, kind_of, mix_of
+from bench.learning_mix import MIX, STREAM_MIX, Kind, Scores, kind_of, mix_of
 from bench.live_run import SingleEpisodes, _Task
 from bench.trl_learning import _score
 from graders.number_check import NUMERIC
@@ -160,8 +160,9 @@ def groups_of(rewards: list[float]) -> list[RolloutGroup]:
 def test_single_episodes_are_compared_with_their_neighbours_or_with_all(baseline, expected) -> None:
     rewards = [1.0, 0.8, 0.9, 1.0, 0.0, 0.2, 0.1, 0.0]
     units = np.eye(2, dtype=np.float32)
+    kinds = [Kind(name=name) for name in ("easy", "hard")]
     tasks = {
-        str(number): _Task(kind="easy" if number < 4 else "hard", vector_D=units[number // 4])
+        str(number): _Task(kind=kinds[number // 4], vector_D=units[number // 4])
         for number in range(8)
     }
     rows = SingleEpisodes(tasks=tasks, baseline=baseline)
@@ -172,12 +173,28 @@ def test_single_episodes_are_compared_with_their_neighbours_or_with_all(baseline
     assert rows.shares[0] < 0.2
 
 
+def test_a_grade_is_what_the_kinds_own_grader_gives() -> None:
+    kinds = [
+        Kind(name="lenient", grades=(0.7, 1.0)),
+        Kind(name="strict", grades=(0.0, 0.3)),
+    ]
+    vector_D = np.ones(1, dtype=np.float32)
+    tasks = {str(number): _Task(kind=kinds[number // 4], vector_D=vector_D) for number in range(8)}
+    rows = SingleEpisodes(tasks=tasks, baseline="overall")
+    found = np.array([row.advantages[-1] for row in rows(groups_of([1.0, 0, 0, 0] * 2)).rows])
+    # All grades sum to 3.4; what is left without the own one is the seven others'.
+    right, wrong = 1.0 - 2.4 / 7, 0.7 - 2.7 / 7
+    assert found[:4] == pytest.approx([right, wrong, wrong, wrong])
+    right, wrong = 0.3 - 3.1 / 7, 0.0 - 3.4 / 7
+    assert found[4:] == pytest.approx([right, wrong, wrong, wrong])
+
+
 async def test_both_baselines_and_practice_learn_the_stream(bench, monkeypatch) -> None:
     monkeypatch.setattr(live_run, "EPISODES_A_STEP", 8)
     monkeypatch.setattr(live_run, "GROUP_SIZE", 4)
     kept: list = []
     found = await live_run.measure(
-        bench, num_seeds=1, num_steps=2, config=LearnerConfig(), keep=kept.append
+        bench, seeds=range(1), num_steps=2, config=LearnerConfig(), keep=kept.append
     )
     assert [run["name"] for run in found["runs"]] == ["neighbours", "overall", "practice"]
     assert len(kept) == 3
