@@ -60,17 +60,14 @@ class GradedEpisodes:
             until: those that began later are left out.
             limit: how many at most.
         """
-        skills = ", ".join("?" * len(skill_ids))
-        tenants = ", ".join("?" * len(self._learn_from))
+        where, values = of_skills(skill_ids, self._learn_from)
         sql = f"""SELECT e.id, e.skill_id, e.session, e.task_text AS text,
             e.outcome_value AS outcome, {REPLAYABLE} AS is_replayable,
             (SELECT json_group_array(DISTINCT adapter) FROM calls
                 WHERE episode_id = e.id AND status != 'error') AS samplers
-            FROM episodes e WHERE {GRADED} AND e.created_at <= ? AND e.skill_id IN (
-                SELECT COALESCE(merged_into, id) FROM skills WHERE id IN ({skills}))
-            AND (e.tenant IS NULL OR e.tenant IN ({tenants}))
+            FROM episodes e WHERE {GRADED} AND {where} AND e.created_at <= ?
             ORDER BY e.id DESC LIMIT ?"""
-        values = (rows.encode_value(until), *skill_ids, *self._learn_from, limit)
+        values = (*values, rows.encode_value(until), limit)
         return [_decode(row) for row in self._db.read(sql, values)][::-1]
 
     def taught(self, version: str) -> set[str]:
@@ -92,6 +89,22 @@ class GradedEpisodes:
                 SELECT 1 FROM grades g WHERE g.episode_id = e.id AND g.superseded_at IS NULL
                 AND g.kind = 'judge' AND g.value IS NOT NULL)"""
         return int(self._db.read(sql, tuple(skill_ids))[0]["n"])
+
+
+def of_skills(
+    skill_ids: Sequence[int], learn_from: Collection[str]
+) -> tuple[str, tuple[int | str, ...]]:
+    """Return the condition, and its values, of a row ``e`` of these skills that may teach.
+
+    Args:
+        skill_ids: one that became part of another stands for the other.
+        learn_from: the tenants that may teach, besides the default one.
+    """
+    skills, tenants = (", ".join("?" * len(some)) for some in (skill_ids, learn_from))
+    condition = f"""e.skill_id IN (
+        SELECT COALESCE(merged_into, id) FROM skills WHERE id IN ({skills}))
+        AND (e.tenant IS NULL OR e.tenant IN ({tenants}))"""
+    return condition, (*skill_ids, *learn_from)
 
 
 def _decode(row: dict[str, Any]) -> GradedEpisode:

@@ -10,7 +10,7 @@ from datetime import datetime
 
 from memory import rows
 from memory.database import Database
-from memory.graded_episodes import REPLAYABLE
+from memory.graded_episodes import REPLAYABLE, of_skills
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -51,13 +51,10 @@ class PrefixEpisodes:
             until: those that began later are left out.
             limit: how many at most.
         """
-        skills = ", ".join("?" * len(skill_ids))
-        tenants = ", ".join("?" * len(self._learn_from))
+        where, values = of_skills(skill_ids, self._learn_from)
         sql = f"""SELECT e.id, e.skill_id, e.session, e.tenant, e.task_text AS text
             FROM episodes e WHERE e.source != 'practice' AND e.learn AND e.withheld IS NULL
-            AND e.created_at <= ? AND NOT {REPLAYABLE} AND e.skill_id IN (
-                SELECT COALESCE(merged_into, id) FROM skills WHERE id IN ({skills}))
-            AND (e.tenant IS NULL OR e.tenant IN ({tenants}))
+            AND NOT {REPLAYABLE} AND {where} AND e.created_at <= ?
             ORDER BY e.id DESC LIMIT ?"""
-        values = (rows.encode_value(until), *skill_ids, *self._learn_from, limit)
+        values = (*values, rows.encode_value(until), limit)
         return [rows.decode(PrefixEpisode, row) for row in self._db.read(sql, values)][::-1]
