@@ -205,6 +205,20 @@ class SkillAssigner:
                 return self._found(own, [(text, embedding.vector_D)])
             return self._wait(own, Waiting(id=id, text=text, vector_D=embedding.vector_D))
 
+    def find(self, vector_D: Vector, *, tenant: str | None) -> int | None:
+        """Return the skill that an episode's text would join; None: it would wait, or found one.
+
+        What is asked in passing moves no centroid and waits in no pen: it comes again, as an
+        episode, once it was answered.
+
+        Args:
+            vector_D: float32 [D], the text's.
+            tenant: whose text it is.
+        """
+        with self._lock:
+            nearest = self._nearest(self._of(tenant), vector_D, self._config.threshold)
+            return None if nearest is None else nearest.id
+
     def _nearest(self, own: "_Tenant", vector_D: Vector, threshold: float) -> Neighbour | None:
         """Return the skill for which most speaks among the nearest, if enough does."""
         near = own.centroids.search(vector_D, limit=COMPARED)

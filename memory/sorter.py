@@ -15,9 +15,8 @@ import numpy as np
 from memory.database import Transaction
 from memory.embed import Embedding, Vector
 from memory.errors import ConflictError
-from memory.skill_finder import SkillFinder
 from memory.skill_writes import VectorOf, newest_change, place, save_skill, set_vector
-from memory.skills import MAX_PEN, Assignment, Embedder, SkillsConfig
+from memory.skills import MAX_PEN, Assignment, Embedder, SkillAssigner, SkillsConfig
 from memory.store import Store
 from memory.task_store import set_task_skill
 from memory.task_texts import LEAST_CHARACTERS, WINDOW, SharedText, asked, text_key
@@ -72,7 +71,7 @@ class Sorter:
         skills, embedder = self._store.skills, self._embedder
         self._seen = skills.newest_change()
         self._is_stale = False
-        self._assigner = SkillFinder.load(
+        self._assigner = SkillAssigner.load(
             skills.centroids(embedder.id),
             skills.pen(embedder.id, MAX_PEN),
             dimension=embedder.dimension,
