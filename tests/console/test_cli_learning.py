@@ -175,8 +175,8 @@ def test_a_cycle_shows_where_it_is_and_its_steps(service, denizen: Run) -> None:
     service.answer("GET /v1/cycles/cycle_1", cycle)
     lines = denizen("cycles", "show", "cycle_1").stdout.splitlines()
     assert "progress  step 2 of 2: practising" in lines
-    assert "1\t0.070\t0.250\t8\t-\t-\t21.400" in lines
-    assert "2\t-\t-\t-\t-\t-\t-" in lines
+    assert "1\t0.070\t0.250\t8\t-\t-\t-\t21.400" in lines
+    assert "2\t-\t-\t-\t-\t-\t-\t-" in lines
     assert json.loads(denizen("cycles", "show", "cycle_1", "--json").stdout) == cycle
 
 
@@ -208,7 +208,7 @@ def test_what_a_step_did_to_the_weights_and_skipped_is_shown(service, denizen: R
     assert "1\t0.00012\t-\t0.0021\t0.0604\t0.25\t3\t1727" in lines
     assert "2\t-\t-\t-\t-\t-\t-\t-" in lines
     assert lines[lines.index("step\tzero_signal") + 1 :][:2] == ["1\t2", "2\t0"]
-    assert "2\t0.500\t-\t-\t-\t-\t-" in lines  # the reward is that of recorded episodes
+    assert "2\t0.500\t-\t-\t-\t-\t-\t-" in lines  # the reward is that of recorded episodes
 
 
 def test_a_terminal_plots_reward_by_step_and_the_score_before_and_after(
