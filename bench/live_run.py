@@ -91,11 +91,9 @@ class SingleEpisodes:
     ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
         """Return what was to be expected of each, and by how much each was better."""
         tasks = [self.tasks[group.task_id] for group, _ in usable]
-        graded = [
-            np.interp(rollout.reward or 0.0, (0.0, 1.0), task.kind.grades)
-            for task, (_, rollout) in zip(tasks, usable, strict=True)
-        ]
-        outcomes = np.array(graded, dtype=np.float64)
+        lows, highs = np.array([task.kind.grades for task in tasks], dtype=np.float64).T
+        right = np.array([rollout.reward for _, rollout in usable], dtype=np.float64)
+        outcomes = lows + (highs - lows) * right
         vectors = np.stack([task.vector_D for task in tasks]).astype(np.float64)
         distances = nearest_only(np.clip(1 - vectors @ vectors.T, 0, 2), NEIGHBOURS)
         kinds = [task.kind.name for task in tasks]

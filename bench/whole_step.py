@@ -43,8 +43,9 @@ from agent.engine import EngineConfig, VllmProcess
 from agent.policy import PolicyClient
 from agent.sampler import Sampler
 from bench import trl_peer
+from bench.learning_mix import scores_of
 from graders.types import Answer
-from learner.rollouts import GREEDY, Practice, group_of, mean_reward
+from learner.rollouts import GREEDY, Practice, group_of
 from learner.rows import rows_of, write_rows
 from learner.sources import FULL_DISTRIBUTION
 from learner.trainer_config import TrainerConfig
@@ -152,7 +153,7 @@ class Denizen:
             "prompt_tokens": statistics.fmean(
                 len(group.rollouts[0].prompt_token_ids) for group in groups
             ),
-            "reward": statistics.fmean(mean_reward(trials) or 0.0 for trials in tried),
+            "reward": scores_of([trial for trials in tried for trial in trials]).mean,
             "probe": tasks[0].messages,
         }
 

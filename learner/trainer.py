@@ -261,10 +261,8 @@ class Trainer:
             stats += batch_stats
             forward_ended = time.perf_counter()
             loss.backward()  # type: ignore[no-untyped-call]
-            del (
-                loss,
-                logprobs_N,
-            )  # or its graph stands beside the next micro-batch's while that one grows
+            # Or its graph stands beside the next micro-batch's while that one grows.
+            del loss, logprobs_N
             forward_s += forward_ended - started
             backward_s += time.perf_counter() - forward_ended
         return _SummedGradient(
