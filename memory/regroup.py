@@ -65,7 +65,7 @@ class Regrouped:
     split_from: int | None = None  # where a new one's first texts were
     absorbs: Sequence[int] = ()  # skills that become part of it
     members: Sequence[Member] = ()
-    strays: Sequence[int] = ()  # rows of its own members that are like no others: they may wait
+    strays: Sequence[Member] = ()  # of its own and what it absorbs: like no others, they may wait
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -141,18 +141,21 @@ def _planned(
     for number in sorted(range(len(kinds)), key=lambda number: skill_of.get(number, len(groups))):
         named, parts = skill_of.get(number), parts_of.get(number, [])
         begun = origin_of.get(number) if named is None else None
-        rows = np.concatenate([kinds[number].rows, *(staying[skill] for skill in parts)])
+        alone = np.concatenate([strays[:0], *(staying[skill] for skill in parts)])
         plan.append(
             Regrouped(
                 skill_id=None if named is None else ids[named],
                 split_from=None if begun is None else ids[begun],
                 absorbs=tuple(groups[skill].skill_id for skill in parts if skill != named),
-                members=members(rows),
-                strays=() if named is None else tuple(row_N[staying[named]].tolist()),
+                members=members(np.concatenate([kinds[number].rows, alone])),
+                strays=members(alone),
             )
         )
     lonely = [skill for skill in range(len(groups)) if skill not in kind_of]
-    return plan + [Regrouped(skill_id=ids[n], members=members(staying[n])) for n in lonely]
+    return plan + [
+        Regrouped(skill_id=ids[n], members=members(staying[n]), strays=members(staying[n]))
+        for n in lonely
+    ]
 
 
 def _shares(kinds: Sequence[_Part], home_N: NDArray[np.int64], num_skills: int) -> list[_Share]:

@@ -307,11 +307,17 @@ class _Application:
 
 
 def _strays(view: _View, plan: Sequence[Regrouped], allowed: int) -> dict[int, list[str]]:
-    """Return the strays of each skill, as many as may leave; the newest of each skill first."""
-    found = sorted((row, one.skill_id) for one in plan if one.skill_id for row in one.strays)
+    """Return the strays of each skill, as many as may leave; the newest of each skill first.
+
+    No skill loses all its texts.
+    """
+    home_of = {was: one.skill_id for one in plan for was in (one.skill_id, *one.absorbs)}
+    kept = [one for one in plan if len(one.strays) < len(one.members)]
+    found = sorted((row, was) for one in kept for was, row in one.strays if was is not None)
     strays: dict[int, list[str]] = {}
-    for row, skill_id in found[: max(0, allowed)]:
-        strays.setdefault(skill_id, []).append(view.ids[skill_id][row])
+    for row, was in found[: max(0, allowed)]:
+        if (home := home_of.get(was)) is not None:
+            strays.setdefault(home, []).append(view.ids[was][row])
     return strays
 
 

@@ -170,7 +170,7 @@ def test_text_of_a_skill_that_is_like_no_other_is_a_stray_there() -> None:
         Group(skill_id=2, vectors_ND=around(1, 30)),
     ]
     first, second = look(groups)
-    assert (first.strays, second.strays) == ((30,), ())
+    assert ([*first.strays], [*second.strays]) == ([(1, 30)], [])
     assert sorted(first.members) == [(1, row) for row in range(31)]
 
 
@@ -202,6 +202,16 @@ def test_what_is_of_one_kind_does_not_depend_on_the_skills_it_came_under(
     assert sorted(kinds) == [list(range(n, n + 10)) for n in range(0, 40, 10)]
 
 
+def test_stray_of_a_skill_that_is_absorbed_is_a_stray_of_the_one_that_absorbs_it() -> None:
+    lonely = around(2, 1)
+    groups = [
+        Group(skill_id=3, vectors_ND=np.concatenate([around(0, 10), lonely])),
+        Group(skill_id=9, vectors_ND=around(0, 30, seed=1)),
+    ]
+    [one] = look(groups)
+    assert (one.skill_id, one.absorbs, [*one.strays]) == (9, (3,), [(3, 10)])
+
+
 @given(st.lists(st.integers(0, 5), min_size=60, max_size=60), st.integers(0, 20))
 def test_kinds_that_run_into_each_other_are_found_alike_however_they_came(
     came_under: list[int], seed: int
@@ -215,10 +225,9 @@ def test_kinds_that_run_into_each_other_are_found_alike_however_they_came(
     groups = [Group(skill_id=n, vectors_ND=vectors_ND[rows[n]]) for n in range(5) if rows[n]]
 
     def kinds(found: list[Regrouped], rows: dict[int | None, list[int]]) -> list[list[int]]:
-        strays = [{(one.skill_id, row) for row in one.strays} for one in found]
         texts = [
-            sorted(rows[skill][row] for skill, row in {*one.members} - own)
-            for one, own in zip(found, strays, strict=True)
+            sorted(rows[skill][row] for skill, row in {*one.members} - {*one.strays})
+            for one in found
         ]
         return sorted(one for one in texts if len(one) > 1)
 
@@ -259,8 +268,10 @@ def test_each_text_is_in_one_group_and_each_skill_goes_somewhere(
     ids += [id for one in found for id in one.absorbs]
     assert sorted(ids) == list(range(len(groups)))
     for one in found:
-        assert {(one.skill_id, row) for row in one.strays} <= {*one.members}
-        assert not one.strays or not groups[one.skill_id or 0].is_fixed
+        assert {*one.strays} <= {*one.members}
+        for was, _ in one.strays:
+            assert was in {one.skill_id, *one.absorbs}
+            assert was is not None and not groups[was].is_fixed
     for group in groups:
         if group.is_fixed:
             [home] = [one for one in found if one.skill_id == group.skill_id]
