@@ -124,7 +124,7 @@ class Trainer:
         self._watched: tuple[MicroBatch, float] | None = None  # for ``effect``
         # No weight decay: it would move the weights even where the gradient is zero.
         self._optimizer = torch.optim.AdamW(
-            self._parameters, lr=config.learning_rate, weight_decay=0.0
+            self._parameters, lr=config.learning_rate, weight_decay=0.0, fused=True
         )
         if resume_from is not None:
             load_adapter(self._model, resume_from)
