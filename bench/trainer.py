@@ -253,10 +253,19 @@ def _report(measured: dict[str, dict[str, list[dict[str, Any]]]]) -> dict[str, A
         row_tokens = Shape.parse(shape).num_row_tokens
         report[shape] = {way: _summary(rounds, row_tokens) for way, rounds in ways.items()}
         if "shared" in ways:
-            shared = report[shape]["shared"]["seconds"]
-            for summary in report[shape].values():
-                summary["times_shared"] = round(summary["seconds"] / shared, 2)
+            for way, rounds in ways.items():
+                times = _times(rounds, ways["shared"])
+                report[shape][way]["times_shared"] = round(statistics.median(times), 2)
+                report[shape][way]["times_shared_in_each_round"] = [round(x, 2) for x in times]
     return report
+
+
+def _times(rounds: list[dict[str, Any]], shared: list[dict[str, Any]]) -> list[float]:
+    """Return how much longer a step takes, round by round: machines are faster at times."""
+    return [
+        statistics.median(one["seconds"]) / statistics.median(other["seconds"])
+        for one, other in zip(rounds, shared, strict=True)
+    ]
 
 
 def _summary(rounds: list[dict[str, Any]], row_tokens: int) -> dict[str, Any]:
@@ -281,7 +290,7 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench.trainer", description=__doc__)
     parser.add_argument("--model", type=Path, help="a model folder; default: the packaged model")
     parser.add_argument("--shapes", nargs="+", default=list(SHAPES), help=Shape.__doc__)
-    parser.add_argument("--rounds", type=int, default=2, help="processes of each way")
+    parser.add_argument("--rounds", type=int, default=3, help="processes of each way")
     parser.add_argument("--steps", type=int, default=2, help="steps of each process that count")
     parser.add_argument(
         "--budget",

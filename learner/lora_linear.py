@@ -1,14 +1,16 @@
-"""A frozen linear layer with a low-rank adapter on it, as one operation.
+"""Frozen linear layers with low-rank adapters on them, those that read the same input together.
 
 peft computes the adapter in float32 beside the layer: every layer's input is copied, its output is
 scaled, added and copied back, which costs more memory traffic than arithmetic. Here the adapter's
 float32 weights are rounded to the layer's type once a call, as the engine that serves them does,
 and their product is added inside the matrix product, whose sums are float32. In float32 the result
-is peft's up to rounding.
+is peft's up to rounding. Of layers with one input (a block's queries, keys and values) the A stand
+one below the other, so that the input is read once for all of them.
 
-Axes: ``T`` tokens, ``I`` inputs, ``O`` outputs, ``R`` rank.
+Axes: ``T`` tokens, ``I`` inputs, ``O`` outputs, ``R`` rank, ``S`` all ranks of a fan.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,56 +29,78 @@ class Lora:
     b_OR: Tensor
     scale: float  # alpha / rank
 
-    def rounded(self, dtype: torch.dtype) -> "Lora":
-        """Return the adapter in the layer's type, with the scale in B."""
-        return Lora(
-            weight_OI=self.weight_OI,
-            bias_O=self.bias_O,
-            a_RI=self.a_RI.to(dtype),
-            b_OR=(self.b_OR * self.scale).to(dtype),
-            scale=self.scale,
-        )
 
-    def forward(self, x_TI: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the output [T, O] and x A^T [T, R], of a rounded layer."""
-        low_TR = x_TI @ self.a_RI.T
-        out_TO = linear(x_TI, self.weight_OI, self.bias_O).addmm_(low_TR, self.b_OR.T)
-        return out_TO, low_TR
+class Fan:
+    """Layers that read the same input, their adapters rounded to its type."""
+
+    def __init__(self, layers: Sequence[Lora], dtype: torch.dtype) -> None:
+        self._layers = layers
+        self._a_SI = torch.cat([layer.a_RI for layer in layers]).to(dtype)
+        self._b_OR = [(layer.b_OR * layer.scale).to(dtype) for layer in layers]
+        self._ranks = [len(layer.a_RI) for layer in layers]
+        self._adapter_dtype = layers[0].a_RI.dtype
+
+    def forward(self, x_TI: Tensor) -> tuple[list[Tensor], Tensor]:
+        """Return each layer's output [T, O], and x A^T of all [T, S]."""
+        low_TS = x_TI @ self._a_SI.T
+        outs_TO = [
+            linear(x_TI, layer.weight_OI, layer.bias_O).addmm_(low_TR, b_OR.T)
+            for layer, low_TR, b_OR in zip(
+                self._layers, low_TS.split_with_sizes(self._ranks, 1), self._b_OR, strict=True
+            )
+        ]
+        return outs_TO, low_TS
 
     def weight_gradients(
-        self, x_TI: Tensor, low_TR: Tensor, d_out_TO: Tensor, dtype: torch.dtype
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the gradients of A and B, before rounding and scale, and of x A^T."""
-        d_low_TR = d_out_TO @ self.b_OR
-        d_a_RI = (d_low_TR.T @ x_TI).to(dtype)
-        d_b_OR = (d_out_TO.T @ low_TR).to(dtype).mul_(self.scale)
-        return d_a_RI, d_b_OR, d_low_TR
+        self, x_TI: Tensor, low_TS: Tensor, d_outs_TO: Sequence[Tensor]
+    ) -> tuple[list[Tensor], Tensor]:
+        """Return the gradients of A and B of each layer in turn, and that of x A^T [T, S]."""
+        d_low_TS = torch.cat(
+            [d_out_TO @ b_OR for d_out_TO, b_OR in zip(d_outs_TO, self._b_OR, strict=True)], 1
+        )
+        d_a_RI = (d_low_TS.T @ x_TI).to(self._adapter_dtype).split_with_sizes(self._ranks)
+        grads = []
+        for layer, d_a, d_out_TO, low_TR in zip(
+            self._layers, d_a_RI, d_outs_TO, low_TS.split_with_sizes(self._ranks, 1), strict=True
+        ):
+            d_b_OR = (d_out_TO.T @ low_TR).to(self._adapter_dtype).mul_(layer.scale)
+            grads += [d_a, d_b_OR]
+        return grads, d_low_TS
 
-    def input_gradient(self, d_out_TO: Tensor, d_low_TR: Tensor) -> Tensor:
+    def input_gradient(self, d_outs_TO: Sequence[Tensor], d_low_TS: Tensor) -> Tensor:
         """Return the gradient of x [T, I]."""
-        return (d_out_TO @ self.weight_OI).addmm_(d_low_TR, self.a_RI)
+        d_x_TI = d_low_TS @ self._a_SI
+        for layer, d_out_TO in zip(self._layers, d_outs_TO, strict=True):
+            d_x_TI.addmm_(d_out_TO, layer.weight_OI)
+        return d_x_TI
+
+
+def adapters(layers: Sequence[Lora]) -> list[Tensor]:
+    """Return what of layers gets gradients: A and B of each in turn."""
+    return [weight for layer in layers for weight in (layer.a_RI, layer.b_OR)]
 
 
 def lora_linear(x: Tensor, lora: Lora) -> Tensor:
-    """Return the layer's output for [..., I]; A and B get gradients."""
-    out: Tensor = _LoraLinear.apply(x.flatten(0, -2), lora.a_RI, lora.b_OR, lora)  # type: ignore[no-untyped-call]
+    """Return the layer's output for [..., I]; x, A and B get gradients."""
+    x_TI = x.flatten(0, -2)
+    out: Tensor = _LoraLinear.apply(x_TI, lora.a_RI, lora.b_OR, lora)  # type: ignore[no-untyped-call]
     return out.view(*x.shape[:-1], -1)
 
 
 class _LoraLinear(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x_TI: Tensor, a_RI: Tensor, b_OR: Tensor, lora: Lora) -> Tensor:
-        layer = lora.rounded(x_TI.dtype)
-        out_TO, low_TR = layer.forward(x_TI)
+        fan = Fan([lora], x_TI.dtype)
+        [out_TO], low_TR = fan.forward(x_TI)
         ctx.save_for_backward(x_TI, low_TR)
-        ctx.layer, ctx.adapter_dtype = layer, a_RI.dtype
+        ctx.fan = fan
         return out_TO
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, d_out_TO: Tensor) -> tuple[Tensor | None, ...]:
         x_TI, low_TR = ctx.saved_tensors
-        layer: Lora = ctx.layer
-        d_a, d_b, d_low = layer.weight_gradients(x_TI, low_TR, d_out_TO, ctx.adapter_dtype)
-        d_x = layer.input_gradient(d_out_TO, d_low) if ctx.needs_input_grad[0] else None
-        return d_x, d_a, d_b, None
+        fan: Fan = ctx.fan
+        grads, d_low = fan.weight_gradients(x_TI, low_TR, [d_out_TO])
+        d_x = fan.input_gradient([d_out_TO], d_low) if ctx.needs_input_grad[0] else None
+        return d_x, *grads, None

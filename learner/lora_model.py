@@ -4,7 +4,6 @@ Knows nothing of losses or optimizers. The base is frozen; the adapter's weights
 """
 
 import json
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,28 +18,16 @@ from peft import (
 from peft.tuners.lora import Linear as LoraLinear
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
-from torch import Tensor
-from torch.nn.functional import linear, silu
 from transformers import AutoModelForCausalLM
-from transformers.activations import SiLUActivation
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from learner import tree_attention
 from learner.adapter_format import CONFIG_NAME
 from learner.adapter_weights import WEIGHTS_NAME
+from learner.decoder_layers import replace_layers
 from learner.errors import TrainingError
-from learner.frugal_layers import gated_unit, rms_norm
-from learner.lora_linear import Lora, lora_linear
 from learner.trainer_config import TrainerConfig
 from memory.errors import AdapterError
-
-ADAPTER = "default"
-"""What peft calls an adapter that is given no name."""
-
-_RMS_NORMS = {"LlamaRMSNorm", "MistralRMSNorm", "Qwen2RMSNorm", "Qwen3RMSNorm"}
-_GATED_UNITS = {"LlamaMLP", "MistralMLP", "Qwen2MLP", "Qwen3MLP"}
-"""Layers of transformers that compute what ``learner.frugal_layers`` does, by name of their class;
-others are left as they are (a Gemma's normalization, say, adds 1 to its weight)."""
 
 _NAMES = {"rank": "r", "alpha": "lora_alpha", "target_modules": "target_modules"}
 """What two adapters share when one continues the other: our name, peft's name."""
@@ -79,65 +66,10 @@ def load_model(model_dir: Path, config: TrainerConfig) -> PeftModel:
     if isinstance(causal_lm.get_output_embeddings(), LoraLinear):
         raise AdapterError("the vocabulary projection cannot carry an adapter here")
     model.eval()  # no dropout: trainer and sampler must be the same function
-    _replace_layers(model)
+    replace_layers(model)
     if config.gradient_checkpointing:
         _checkpoint_layers(model)
     return model
-
-
-def _replace_layers(model: PeftModel) -> None:
-    """Let layers compute the same by fewer operations, or keep less until the backward pass.
-
-    What is no adapted layer is known by the name of its class and by what it is made of.
-    """
-    for module in model.modules():
-        match module:
-            case LoraLinear():
-                forward: Any = _linear
-            case _ if type(module).__name__ in _RMS_NORMS:
-                forward = _rms_norm
-            case _ if type(module).__name__ in _GATED_UNITS and _is_adapted(module):
-                forward = _gated_unit
-            case _:
-                continue
-        setattr(module, "forward", partial(forward, module))  # noqa: B010
-
-
-def _linear(layer: Any, x: Tensor) -> Tensor:
-    """Compute an adapted layer, in place of peft's own ``forward``."""
-    if layer.disable_adapters:
-        return linear(x, layer.base_layer.weight, layer.base_layer.bias)
-    return lora_linear(x, _lora(layer))
-
-
-def _rms_norm(layer: Any, x: Tensor) -> Tensor:
-    return rms_norm(x, layer.weight, layer.variance_epsilon)
-
-
-def _gated_unit(unit: Any, x: Tensor) -> Tensor:
-    layers = (unit.gate_proj, unit.up_proj, unit.down_proj)
-    if unit.down_proj.disable_adapters:
-        gate, up, down = (layer.base_layer for layer in layers)
-        out: Tensor = down(silu(gate(x)) * up(x))
-        return out
-    return gated_unit(x, *(_lora(layer) for layer in layers))
-
-
-def _is_adapted(unit: Any) -> bool:
-    layers = (unit.gate_proj, unit.up_proj, unit.down_proj)
-    return isinstance(unit.act_fn, SiLUActivation) and all(
-        isinstance(layer, LoraLinear) for layer in layers
-    )
-
-
-def _lora(layer: Any) -> Lora:
-    return Lora(
-        weight_OI=layer.base_layer.weight,
-        bias_O=layer.base_layer.bias,
-        a_RI=layer.lora_A[ADAPTER].weight,
-        b_OR=layer.lora_B[ADAPTER].weight,
-        scale=layer.scaling[ADAPTER],
-    )
 
 
 def _checkpoint_layers(model: PeftModel) -> None:
