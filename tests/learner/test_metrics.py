@@ -8,7 +8,7 @@ from learner import metrics
 from learner.metrics import OWN_NAMES, TRL_NAMES, NewestStep, figures
 from learner.receipts import practice_receipt
 from learner.rows import RowBatch, SkipReason
-from learner.trainer import StepReceipt
+from learner.step_receipt import StepReceipt
 
 
 def receipt(**changed: Any) -> dict[str, Any]:

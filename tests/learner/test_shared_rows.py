@@ -14,7 +14,8 @@ from transformers import AutoModelForCausalLM
 
 from learner import forests
 from learner.rows import TrainingRow
-from learner.trainer import StepReceipt, Trainer
+from learner.step_receipt import StepReceipt
+from learner.trainer import Trainer
 from learner.trainer_config import TrainerConfig
 from tests.learner.training_rows import UNIFORM, make_rows
 from tests.tiny_model import save_tiny_model

@@ -12,7 +12,8 @@ from learner import microbatches
 from learner.errors import NoSignalError, RowError, TrainingError
 from learner.forests import pack
 from learner.rows import TrainingRow
-from learner.trainer import StepReceipt, Trainer
+from learner.step_receipt import StepReceipt
+from learner.trainer import Trainer
 from learner.trainer_config import TrainerConfig
 from memory.errors import AdapterError
 from tests.learner.training_rows import UNIFORM, make_row, make_rows
