@@ -13,7 +13,6 @@ from functools import partial
 from typing import Any
 
 import torch
-from peft.tuners.lora import Linear as LoraLinear
 from torch import Tensor
 from torch.nn.functional import linear
 from transformers.activations import SiLUActivation
@@ -33,28 +32,32 @@ _NORMS = {f"{family}RMSNorm" for family in FAMILIES}
 left as they are (a Gemma's normalization, say, adds 1 to its weight)."""
 
 
-def replace_layers(model: torch.nn.Module) -> None:
-    """Let layers compute the same by fewer operations, and keep less until the backward pass."""
+def replace_layers(model: torch.nn.Module, adapted: type[torch.nn.Module]) -> None:
+    """Let layers compute the same by fewer operations, and keep less until the backward pass.
+
+    Args:
+        model: with adapters.
+        adapted: what a linear layer with an adapter is; peft's.
+    """
     for module in model.modules():
-        match module:
-            case LoraLinear():
-                forward: Any = _linear
-            case _ if type(module).__name__ in _NORMS:
-                forward = _rms_norm
-            case _ if type(module).__name__ in _BLOCKS and _is_plain(module):
-                forward = _block
-            case _:
-                continue
+        if isinstance(module, adapted):
+            forward: Any = _linear
+        elif type(module).__name__ in _NORMS:
+            forward = _rms_norm
+        elif type(module).__name__ in _BLOCKS and _is_plain(module, adapted):
+            forward = _block
+        else:
+            continue
         setattr(module, "forward", partial(forward, module))  # noqa: B010
 
 
-def _is_plain(block: Any) -> bool:
+def _is_plain(block: Any, adapted: type[torch.nn.Module]) -> bool:
     """Say whether all its linear layers are adapted, and it attends to all that came before."""
     windows = (block.self_attn.config, block.self_attn)
     return (
         isinstance(block.mlp.act_fn, SiLUActivation)
         and all(getattr(one, "sliding_window", None) is None for one in windows)
-        and all(isinstance(layer, LoraLinear) for layer in _linears(block))
+        and all(isinstance(layer, adapted) for layer in _linears(block))
     )
 
 

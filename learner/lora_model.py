@@ -66,7 +66,7 @@ def load_model(model_dir: Path, config: TrainerConfig) -> PeftModel:
     if isinstance(causal_lm.get_output_embeddings(), LoraLinear):
         raise AdapterError("the vocabulary projection cannot carry an adapter here")
     model.eval()  # no dropout: trainer and sampler must be the same function
-    replace_layers(model)
+    replace_layers(model, LoraLinear)
     if config.gradient_checkpointing:
         _checkpoint_layers(model)
     return model
