@@ -2,8 +2,8 @@
 
 Every token attends to its own segment up to itself and to all of each segment above it. Segments of
 similar length are computed at once (squares). Where little stands above them, it is copied beside
-each, and that is all. Above longer stretches stand rectangles: a segment is seen by the tokens
-behind it. Such parts are merged by their log-sum-exp, as in FlashAttention (arXiv:2205.14135). The
+each, and that is all. Else there are rectangles: a stretch, and tokens behind it that see all of
+it. Such parts are merged by their log-sum-exp, as in FlashAttention (arXiv:2205.14135). The
 backward pass computes the scores of a part again, so nothing grows with the square of the length.
 
 It is written with batched matrix products alone, the same code on CPU and CUDA. On two cores,
@@ -24,8 +24,8 @@ from torch import Tensor
 from transformers import AttentionInterface
 
 from learner.errors import TrainingError
+from learner.exponential import exp_of_difference_
 from learner.forest_layout import Layout, Square
-from learner.forests import Segment
 
 NAME = "denizen_tree"
 """What a model's ``attn_implementation`` is set to."""
@@ -61,8 +61,8 @@ class _ForestAttention(torch.autograd.Function):
             outs.append(out_BMD.view(K, -1, R, D))
             sums.append(sum_BM1.view(K, -1, R, 1))
         out_KTRD, sum_KTR1 = _in_place(outs, layout), _in_place(sums, layout)
-        for segment in layout.rectangles:
-            keys, behind = _ranges(segment)
+        for rectangle in layout.rectangles:
+            keys, behind = rectangle.keys, rectangle.queries
             q_BMD = q_KTRD[:, behind].flatten(1, 2)
             part_BMD, part_sum_BM1 = _attend(q_BMD, k_KTD[:, keys], v_KTD[:, keys])
             _merge(
@@ -81,7 +81,8 @@ class _ForestAttention(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, d_out_TKRD: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
         q_KTRD, k_KTD, v_KTD, out_TKRD, sum_KTR1 = ctx.saved_tensors
-        d_out_KTRD, out_KTRD = d_out_TKRD.transpose(0, 1), out_TKRD.transpose(0, 1)
+        d_out_KTRD = d_out_TKRD.transpose(0, 1).contiguous()
+        out_KTRD = out_TKRD.transpose(0, 1)
         K, _, R, D = q_KTRD.shape
         dtype, precise = q_KTRD.dtype, sum_KTR1.dtype
         layout: Layout = ctx.layout
@@ -101,8 +102,8 @@ class _ForestAttention(torch.autograd.Function):
         dq_KTRD = _in_place([dq.view(K, -1, R, D) for dq, _, _ in grads], layout).to(sum_type)
         dk_KTD = _key_gradient([(square, dk) for square, (_, dk, _) in pairs], layout, sum_type)
         dv_KTD = _key_gradient([(square, dv) for square, (_, _, dv) in pairs], layout, sum_type)
-        for segment in layout.rectangles:
-            keys, behind = _ranges(segment)
+        for rectangle in layout.rectangles:
+            keys, behind = rectangle.keys, rectangle.queries
             q, d_out, total, delta = (
                 x[:, behind].flatten(1, 2) for x in (q_KTRD, d_out_KTRD, sum_KTR1, delta_KTR1)
             )
@@ -120,7 +121,7 @@ def _attend(
     scores_BMN = _scores(q_BMD, k_BND, bias_nL1N)
     # The output is divided by the sum, not the weights: it is far smaller than they are.
     largest_BM1 = scores_BMN.amax(-1, keepdim=True)
-    weights_BMN = scores_BMN.sub_(largest_BM1).exp_()
+    weights_BMN = exp_of_difference_(scores_BMN, largest_BM1)
     total_BM1 = weights_BMN.sum(-1, keepdim=True)
     out_BMD = torch.bmm(weights_BMN.to(v_BND.dtype), v_BND).to(total_BM1.dtype).div_(total_BM1)
     return out_BMD, largest_BM1.add_(total_BM1.log_())
@@ -136,7 +137,7 @@ def _attend_backward(
     bias_nL1N: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the gradients of q, k and v through one part, given the sum over *all* parts."""
-    p_BMN = _scores(q_BMD, k_BND, bias_nL1N).sub_(sum_BM1).exp_()
+    p_BMN = exp_of_difference_(_scores(q_BMD, k_BND, bias_nL1N), sum_BM1)
     dv_BND = torch.bmm(p_BMN.to(v_BND.dtype).mT, d_out_BMD)
     d_p_BMN = torch.bmm(d_out_BMD, v_BND.mT).to(p_BMN.dtype)
     d_scores_BMN = d_p_BMN.sub_(delta_BM1).mul_(p_BMN).to(q_BMD.dtype)
@@ -193,10 +194,6 @@ def _key_gradient(
     for square, d_KxD in copied:
         d_KTD.index_add_(1, square.context_sC.flatten(), d_KxD.to(dtype))
     return d_KTD
-
-
-def _ranges(segment: Segment) -> tuple[slice, slice]:
-    return slice(segment.start, segment.end), slice(segment.end, segment.subtree_end)
 
 
 def _for_transformers(
