@@ -22,14 +22,16 @@ def service(tiny_model, tmp_path):
         yield service
 
 
-def work(service: ServiceThread, number: int, value: float) -> str:
-    """Have a program of its own work in two turns and say how it went; return the episode."""
-    first = ask(f"mend build {number}", metadata={"task": "mend"})
+def work(service: ServiceThread, number: int, value: float, *, num_turns: int = 2) -> str:
+    """Have a program of its own work in turns and say how it went; return the episode."""
+    body = ask(f"mend build {number}", metadata={"task": "mend"})
     path = f"/s/agent-{number}/v1/chat/completions"
-    said = service.http.post(path, json=first).json()["choices"][0]["message"]
-    told = {"role": "user", "content": f"the build says {number}"}
-    more = first | {"messages": [*first["messages"], said, told]}
-    answer = service.http.post(path, json=more)
+    answer = service.http.post(path, json=body)
+    for _ in range(num_turns - 1):
+        said = answer.json()["choices"][0]["message"]
+        told = {"role": "user", "content": f"the build says {number}"}
+        body |= {"messages": [*body["messages"], said, told]}
+        answer = service.http.post(path, json=body)
     episode = answer.headers["x-denizen-episode-id"]
     service.http.post("/v1/feedback", json={"episode_id": episode, "value": value})
     return episode
