@@ -43,7 +43,8 @@ class LiveRecord:
 
     Example:
         ``LiveRecord(train=(…,), heldout=(…,), num_graded=64, skipped={SkipReason.STALE: 3},
-        unexplained_share=0.71, unexplained_share_by_skill={2: 0.71})``
+        unexplained_share=0.71, unexplained_share_by_skill={2: 0.71},
+        ages_by_skill={2: {0: 40, 3: 12, 8: 3}})``
     """
 
     train: Sequence[Weighed] = ()  # by id
@@ -52,6 +53,8 @@ class LiveRecord:
     skipped: Mapping[SkipReason, int] = field(default_factory=dict)
     unexplained_share: float | None = None  # of the outcomes' variance; see ``live_baseline``
     unexplained_share_by_skill: Mapping[int, float | None] = field(default_factory=dict)
+    # Episodes that teach or are too old to, by how many versions old; None: nobody knows.
+    ages_by_skill: Mapping[int, Mapping[int | None, int]] = field(default_factory=dict)
 
     @property
     def skill_ids(self) -> frozenset[int]:
@@ -77,6 +80,10 @@ class LiveRecord:
             "unexplained_share": self.unexplained_share,
             "unexplained_share_by_skill": {
                 str(skill): share for skill, share in self.unexplained_share_by_skill.items()
+            },
+            "ages_by_skill": {
+                str(skill): {"unknown" if age is None else str(age): n for age, n in ages.items()}
+                for skill, ages in self.ages_by_skill.items()
             },
         }
 
@@ -140,6 +147,7 @@ def weigh(
             skill: live_baseline.unexplained_share(values[own], expected[own], plain[own])
             for skill, own in of_skill.items()
         },
+        ages_by_skill=_ages_by_skill(told, trained),
     )
 
 
@@ -178,6 +186,18 @@ class _Sieve:
         """Say whether a candidate is tried on it: held out, and not for what a task asks."""
         is_asked = words(weighed.episode.text) in self.heldout_questions
         return reason is SkipReason.HELDOUT and not is_asked
+
+
+def _ages_by_skill(
+    told: Sequence[tuple[Weighed, SkipReason | None]], trained: str
+) -> dict[int, Counter[int | None]]:
+    """Count what teaches or is too old to: so that a limit that starves a skill shows."""
+    ages: dict[int, Counter[int | None]] = defaultdict(Counter)
+    for weighed, reason in told:
+        if reason in (None, SkipReason.STALE):
+            one = weighed.episode
+            ages[one.skill_id][staleness(one.samplers, trained)] += 1
+    return dict(ages)
 
 
 def _lacking(episodes: Sequence[GradedEpisode], config: LearnerConfig) -> dict[int, SkipReason]:

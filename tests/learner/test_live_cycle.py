@@ -82,9 +82,17 @@ def two_turns(number: int, sampled: int) -> list[Call]:
     return [replace(call, episode_id=f"ep_{number:03d}") for call in calls]
 
 
-async def put_live(store: Store, number: int, outcome: float | None, **fields: Any) -> None:
+async def put_live(
+    store: Store,
+    number: int,
+    outcome: float | None,
+    *,
+    samplers: Sequence[str] = ("base", "base"),
+    **fields: Any,
+) -> None:
     """Record a graded episode: good ones sample token 40, bad ones 41."""
-    calls = two_turns(number, 41 if outcome == 0.0 else 40)
+    turns = two_turns(number, 41 if outcome == 0.0 else 40)
+    calls = [replace(call, adapter=by) for call, by in zip(turns, samplers, strict=True)]
     episode = records.episode(
         id=f"ep_{number:03d}",
         source=fields.pop("source", EpisodeSource.HARNESS),
@@ -330,6 +338,32 @@ async def test_an_episode_that_made_a_task_is_practised_and_does_not_count(store
     found = store.graded.newest([LIVE_ONLY], until=records.later(60), limit=9)
     assert [one.is_replayable for one in found] == [False, True]
     assert store.skills.get(LIVE_ONLY).num_live_graded == 1
+
+
+async def test_traffic_of_old_weights_stays_out_and_slow_tasks_keep_their_share(store):
+    """Case P-41: version 9 is live, four versions are the limit."""
+    found_skill(store, LIVE_ONLY)
+    oldest, old, live = (f"denizen-{number:06d}" for number in (1, 5, 9))
+    for number in range(200):
+        began = oldest if number % 10 == 9 else old if number % 3 == 0 else live
+        await put_live(store, number, float(number % 2), samplers=(began, live))
+    cycle = records.cycle(start_version=live, skill_ids=(LIVE_ONLY,), created_at=records.later(60))
+    store.cycles.start(cycle)
+    config = CONFIG.model_copy(update={"live_episodes_per_step": 200, "live_heldout_share": 0.25})
+    groups = LiveGroups(store, Neighbours(store.database, embedder_id="hash"), config)
+    plan = StepPlan(cycle_id="cycle_1", index=1, adapter=live, tasks=())
+    gathered = await groups.gather(plan)
+    numbers = [int(episode.removeprefix("ep_")) for episode in gathered.episode_ids]
+    assert not [number for number in numbers if number % 10 == 9]
+    slow = [number for number in numbers if number % 3 == 0]
+    # 60 of the 180 that are not too old
+    assert len(slow) / len(numbers) == pytest.approx(1 / 3, abs=0.05)
+    told = gathered.to_json()["live"]
+    assert told["num_train"] == len(numbers) == len(gathered.batch.rows)
+    num_stale = told["skipped"]["stale"]
+    assert told["num_heldout"] + len(numbers) + num_stale == 200
+    ages = {"0": len(numbers) - len(slow), "4": len(slow), "8": num_stale}
+    assert told["ages_by_skill"] == {str(LIVE_ONLY): ages}
 
 
 def test_a_version_has_learned_what_those_before_it_learned(store):
