@@ -5,7 +5,7 @@ import json
 import math
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -102,17 +102,23 @@ def test_p32_a_missing_reward_leaves_and_nan_never_reaches_the_weights(model_dir
     with torch.no_grad():
         broken._parameters[0].fill_(math.nan)
     before = weights(broken)
-    with pytest.raises(TrainingError):
+    with pytest.raises(TrainingError, match="must be finite"):
         broken.step(batch.rows)
     after = weights(broken)
     assert all(torch.equal(before[n], after[n]) for n in list(before)[1:])
 
 
-def test_p33_the_update_does_not_depend_on_accumulation(model_dir: Path) -> None:
-    rows = [make_row(seed=i, advantage=(0.5, -0.5)[i % 2]) for i in range(8)]
+@pytest.mark.parametrize(
+    "rows",
+    [[make_row(seed=i, advantage=(0.5, -0.5)[i % 2]) for i in range(8)], make_rows()],
+    ids=["of one length", "of many lengths"],
+)
+def test_p33_the_update_does_not_depend_on_accumulation(
+    model_dir: Path, rows: list[TrainingRow]
+) -> None:
     deltas = []
-    for rows_at_once in (8, 4, 1):
-        config = CONFIG.model_copy(update={"tokens_per_microbatch": 9 * rows_at_once})
+    for num_tokens in (72, 36, 9):  # all eight rows at once, about four, one
+        config = CONFIG.model_copy(update={"tokens_per_microbatch": num_tokens})
         trainer = Trainer(model_dir, config)
         before = weights(trainer)
         trainer.step(rows)
@@ -217,6 +223,25 @@ def test_p39_a_sampler_that_reports_other_logprobs_shows_and_is_refused(model_di
     assert Trainer(model_dir, capped).step(shifted(-0.1)).is_weight_mean == pytest.approx(1.05)
     with pytest.raises(TrainingError, match="outside the trust region"):
         Trainer(model_dir, CONFIG).step(shifted(-0.6))
+
+
+async def test_p39_practice_draws_from_the_whole_distribution(store: Store) -> None:
+    """As the trainer computes it, whatever the task's own request says."""
+    asked: list[Mapping[str, Any]] = []
+
+    async def sample(*, sampling: Mapping[str, Any], **_: Any) -> list[Call]:
+        asked.append(sampling)
+        return []
+
+    task = records.task(sampling={"top_p": 0.8, "top_k": 5, "min_p": 0.1, "max_tokens": 9})
+    practice = Practice(sample=sample, grader_of=lambda task: find_grader(task.grader), store=store)
+    store.cycles.start(records.cycle())
+    plan = StepPlan(cycle_id="cycle_1", index=1, adapter="base", tasks=[task])
+    await PracticeRows(practice, LearnerConfig()).gather(plan)
+    [sampling] = asked
+    drawn = {name: sampling[name] for name in ("top_p", "top_k", "min_p", "temperature")}
+    assert drawn == {"top_p": 1.0, "top_k": -1, "min_p": 0.0, "temperature": 1.0}
+    assert sampling["max_tokens"] == 9
 
 
 def test_p40_the_reference_of_a_version_is_the_version_it_continues(
