@@ -12,8 +12,12 @@ from tests.memory.erasing import PLANTED, Home, files_with
 from tests.records import version
 
 
-async def test_p53_no_byte_of_the_text_is_left_in_the_home_folder(home):
-    """While a reader came and went, and with what the log quoted of it."""
+@pytest.mark.parametrize("max_vacuum_bytes", [scrubbing.MAX_VACUUM_BYTES, 0])
+async def test_p53_no_byte_of_the_text_is_left_in_the_home_folder(
+    home, monkeypatch, max_vacuum_bytes
+):
+    """With what the log quoted of it, also where the database is too large to be written anew."""
+    monkeypatch.setattr(scrubbing, "MAX_VACUUM_BYTES", max_vacuum_bytes)
     logs = home.path / "logs"
     logs.mkdir()
     (logs / "service.log").write_text(f"before\ncannot read {PLANTED}!\nafter\n", "utf-8")

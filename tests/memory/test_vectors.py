@@ -242,6 +242,26 @@ def test_a_file_of_another_database_or_embedder_or_of_a_later_life_is_not_used(l
     assert not file.exists()
 
 
+def test_p49_a_file_of_another_dimension_is_not_used(large):
+    compact(large).maintain()
+    wider = compact(large, dimension=2 * D)
+    assert not (large.database.path.parent / "v.faiss").exists()
+    assert wider.search(np.ones(2 * D, dtype=np.float32), limit=3) == []
+
+
+def test_p53_what_is_erased_leaves_an_index_in_use_and_its_file(large):
+    found = compact(large)
+    found.maintain()
+    [gone] = large.database.read("SELECT id FROM vectors WHERE episode_id = 'ep_5'")
+    assert gone["id"] in compact(large).ids
+    erase(large, "ep_5")
+    found.forget_gone()
+    assert gone["id"] not in found.ids
+    with (large.database.path.parent / "v.faiss").open("rb") as file:
+        header = vector_file._read_header(file)
+        assert CompactIndex.read(file, header.num_trained_for).ids == row_ids(large)
+
+
 def test_a_file_that_knows_more_than_the_database_is_not_used(large):
     compact(large).maintain()
     file = large.database.path.parent / "v.faiss"

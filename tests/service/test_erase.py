@@ -8,9 +8,13 @@ from pathlib import Path
 import pytest
 
 import home as house
+from assembly import parts
 from memory.erasure_scope import Scope
 from tests.records import version
 from tests.running import ServiceThread, ask, wait_until
+from tests.service.quick_training import QuickTraining
+from tests.service.test_learning import learn, live
+from tests.service.test_live_learning import SETTINGS, can_learn, work
 
 PLANTED = "zq7PlantedSecretText5f1c9a"
 TOOL = {"type": "function", "function": {"name": "note", "parameters": {"type": "object"}}}
@@ -197,6 +201,26 @@ def test_versions_that_learned_from_what_was_erased_are_shown(service):
     forced = service.http.post("/v1/adapters/denizen-000001/promote", json=body)
     assert forced.status_code == 409
     assert "tainted" in forced.json()["error"]["message"]
+
+
+def test_p53_what_a_version_learned_from_leaves_every_file_and_the_version_is_left(
+    logged, engine, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(parts, "TrainingProcess", QuickTraining)
+    with ServiceThread(tmp_path, engine.url, SETTINGS) as service:
+        texts = {work(service, n, float(n % 2)): f"build {n}" for n in range(100, 116)}
+        wait_until(lambda: can_learn(service))
+        candidate = learn(service)["candidate"]
+        service.http.post(f"/v1/adapters/{candidate}/approve", json={}).raise_for_status()
+        episode_id = service.parts.store.versions.episodes_of(candidate)[0]
+        assert files_with(tmp_path, texts[episode_id]) != []
+        told = service.http.delete(f"/v1/episodes/{episode_id}").json()
+        assert files_with(tmp_path, texts[episode_id]) == []
+        [tainted] = told["tainted"]
+        assert (tainted["version"], tainted["is_live"]) == (candidate, True)
+        assert (tainted["clean_ancestor"], live(service)) == ("base", candidate)
+        assert service.http.post("/v1/adapters/rollback", json={}).json()["to"] == "base"
+        assert service.http.get(f"/v1/adapters/{candidate}").json()["status"] == "tainted"
 
 
 def test_a_dry_run_erases_nothing_and_the_audit_names_nobody(service):

@@ -4,7 +4,7 @@ import pytest
 
 from tests.fake_engine import FakeEngine
 from tests.running import ServiceThread, ask, wait_until
-from tests.service.test_learning import LEARNER
+from tests.service.test_learning import LEARNER, learn
 from tests.tiny_model import VOCAB_SIZE
 
 SETTINGS = {
@@ -37,6 +37,12 @@ def work(service: ServiceThread, number: int, value: float, *, num_turns: int = 
     return episode
 
 
+def can_learn(service: ServiceThread) -> bool:
+    """Say whether nothing is missing before a cycle."""
+    skills = service.http.get("/v1/status").json()["skills"]
+    return bool(skills) and skills[0]["missing"] == []
+
+
 def test_sessions_of_a_program_teach_and_a_person_decides(service):
     def skills() -> list[dict]:
         return service.http.get("/v1/status").json()["skills"]
@@ -45,12 +51,8 @@ def test_sessions_of_a_program_teach_and_a_person_decides(service):
         work(service, number, float(number % 2))
     wait_until(lambda: skills() and "5 of 8 graded" in "; ".join(skills()[0]["missing"]))
     episodes = [work(service, number, float(number % 2)) for number in range(5, 16)]
-    wait_until(lambda: skills()[0]["missing"] == [])
-    started = service.http.post("/v1/cycles", json={})
-    assert started.status_code == 202, started.text
-    path = f"/v1/cycles/{started.json()['id']}"
-    wait_until(lambda: service.http.get(path).json()["state"] != "running", 120)
-    cycle = service.http.get(path).json()
+    wait_until(lambda: can_learn(service))
+    cycle = learn(service)
     assert cycle["state"] == "proposed", cycle["end_reason"]
     assert "not replayable: a person decides" in cycle["end_reason"]
     assert cycle["receipt"]["live_rows"] > 0

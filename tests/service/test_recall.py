@@ -20,17 +20,24 @@ ACME = {"authorization": "Bearer acme-key"}
 BOLT = {"authorization": "Bearer bolt-key"}
 
 
-def chat(service: ServiceThread, text: str, headers: dict[str, str] | None = None) -> Any:
-    answer = service.http.post("/v1/chat/completions", json=ask(text), headers=headers)
+def chat(
+    service: ServiceThread, text: str, headers: dict[str, str] | None = None, **fields: Any
+) -> Any:
+    body = ask(text, **fields)
+    answer = service.http.post("/v1/chat/completions", json=body, headers=headers)
     assert answer.status_code == 200, answer.text
     return answer
 
 
 def liked(
-    service: ServiceThread, text: str, headers: dict[str, str] | None = None, value: int = 1
+    service: ServiceThread,
+    text: str,
+    headers: dict[str, str] | None = None,
+    value: int = 1,
+    **fields: Any,
 ) -> str:
     """Let an episode be answered, praised (0: blamed) and embedded; return its id."""
-    episode_id = chat(service, text, headers).headers["x-denizen-episode-id"]
+    episode_id = chat(service, text, headers, **fields).headers["x-denizen-episode-id"]
     body = {"episode_id": episode_id, "value": value}
     service.http.post("/v1/feedback", json=body, headers=headers)
 
@@ -273,7 +280,9 @@ def test_p52_what_forged_a_turn_is_never_recalled_and_an_answer_loses_its_tokens
     assert "<|im_end|>" not in content and "<tool_call>" not in content
 
 
-def test_p55_what_one_tenant_knows_is_never_recalled_for_another(engine, tmp_path):
+@pytest.mark.parametrize("named", [{}, {"metadata": {"task": "codes"}}], ids=["found", "named"])
+def test_p55_what_one_tenant_knows_is_never_recalled_for_another(engine, tmp_path, named):
+    """Neither where the skill is found by the text nor where both name it alike."""
     auth = {"admin_keys": ("admin-key",), "tenants": {"acme": ("acme-key",), "bolt": ("bolt-key",)}}
     sections = {"auth": auth, "recall": {"deadline_ms": 10_000}}
     with ServiceThread(tmp_path, engine.url, sections) as service:
@@ -282,14 +291,14 @@ def test_p55_what_one_tenant_knows_is_never_recalled_for_another(engine, tmp_pat
         for name, headers in (("acme", ACME), ("bolt", BOLT)):
             engine.answer = lambda weights, messages, name=name: f"the code is {secrets[name]}"
             founded(service, headers)
-            liked(service, "sum of the codes, please", headers)
+            liked(service, "sum of the codes, please", headers, **named)
         for headers, own, other in ((ACME, "acme", "bolt"), (BOLT, "bolt", "acme")):
             before = recalled(service)
-            chat(service, "sum of my codes", headers | RECALL)
+            chat(service, "sum of my codes", headers | RECALL, **named)
             assert secrets[own] in sent(engine)[0]["content"]
             assert secrets[other] not in sent(engine)[0]["content"]
             assert recalled(service) == before + 1
-        chat(service, "sum of my codes", ADMIN | RECALL)
+        chat(service, "sum of my codes", ADMIN | RECALL, **named)
         assert sent(engine) == ask("sum of my codes")["messages"]
 
 

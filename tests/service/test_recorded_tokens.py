@@ -19,7 +19,8 @@ from tests.fake_engine import FakeEngine
 from tests.fake_engine.tokens import EOS, logprob, text_of, tokenize
 from tests.running import ServiceThread, wait_until
 from tests.service.quick_training import QuickTraining
-from tests.service.test_live_learning import SETTINGS, work
+from tests.service.test_learning import learn
+from tests.service.test_live_learning import SETTINGS, can_learn, work
 from tests.tiny_model import VOCAB_SIZE
 
 THOUGHT = re.compile(r"<think>.*?</think>")
@@ -91,10 +92,8 @@ def sessions(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iter
     ):
         patch.setattr(parts, "TrainingProcess", KeepsRows)
         episodes = [work(service, n, float(n % 2), num_turns=3) for n in range(16)]
-        skills = lambda: service.http.get("/v1/status").json()["skills"]  # noqa: E731
-        wait_until(lambda: skills() and skills()[0]["missing"] == [])
-        path = f"/v1/cycles/{service.http.post('/v1/cycles', json={}).json()['id']}"
-        wait_until(lambda: service.http.get(path).json()["state"] != "running", 120)
+        wait_until(lambda: can_learn(service))
+        learn(service)
         asked = [r.body for r in engine.requests if r.path == "/v1/chat/completions"]
         yield [
             Session(
