@@ -347,6 +347,7 @@ async def test_traffic_of_old_weights_stays_out_and_slow_tasks_keep_their_share(
     for number in range(200):
         began = oldest if number % 10 == 9 else old if number % 3 == 0 else live
         await put_live(store, number, float(number % 2), samplers=(began, live))
+    await put_live(store, 200, 1.0, samplers=("elsewhere", live))
     cycle = records.cycle(start_version=live, skill_ids=(LIVE_ONLY,), created_at=records.later(60))
     store.cycles.start(cycle)
     config = CONFIG.model_copy(update={"live_episodes_per_step": 200, "live_heldout_share": 0.25})
@@ -361,8 +362,8 @@ async def test_traffic_of_old_weights_stays_out_and_slow_tasks_keep_their_share(
     told = gathered.to_json()["live"]
     assert told["num_train"] == len(numbers) == len(gathered.batch.rows)
     num_stale = told["skipped"]["stale"]
-    assert told["num_heldout"] + len(numbers) + num_stale == 200
-    ages = {"0": len(numbers) - len(slow), "4": len(slow), "8": num_stale}
+    assert told["num_heldout"] + len(numbers) + num_stale == 201
+    ages = {"0": len(numbers) - len(slow), "4": len(slow), "8": num_stale - 1, "unknown": 1}
     assert told["ages_by_skill"] == {str(LIVE_ONLY): ages}
 
 
