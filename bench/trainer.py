@@ -11,7 +11,9 @@ model, LoRA and objective on this machine, one process after another, by turns:
   the first time; ``bench.whole_step`` compares whole steps).
 
 A step's tokens per second count every row in full, so that the ways compare. Memory is the
-process's peak, and what the steps added to what the loaded model takes. Run nothing beside it.
+process's peak, and what the steps added to what the loaded model takes. Operations are those of the
+matrix products of a step, counted: two ways that work at the same rate take times in their
+proportion. Run nothing beside it.
 """
 
 import argparse
@@ -35,6 +37,7 @@ from unittest.mock import patch
 
 import torch
 from torch.nn.functional import cross_entropy
+from torch.utils.flop_counter import FlopCounterMode
 
 from agent.base_model import prepare_packaged_model
 from bench import trl_peer
@@ -49,6 +52,9 @@ WAYS = ("shared", "repeated", "textbook", "trl")
 SHAPES = ("8x8x48x20", "4x8x512x64")
 VOCABULARY = 49_000
 NEVER = 10**9
+COUNTED = ("shared", "repeated")
+"""Ways whose products torch's counter knows; it does not know the attention of the others."""
+
 CONFIG = TrainerConfig(max_sequence_gap=1e9)
 """Tokens are random, and so are their log-probabilities: no sequence is to be dropped."""
 
@@ -233,13 +239,28 @@ def _measure(
             began = time.perf_counter()
             receipt = trainer.step(rows)
             seconds.append(time.perf_counter() - began)
+        peak = _peak_mib()
+        operations = _operations(trainer, rows) if way in COUNTED else None
     return {
         "seconds": seconds,
-        "peak_memory_mib": _peak_mib(),
+        "peak_memory_mib": peak,
+        "tera_operations": operations and round(operations, 3),
         "loaded_memory_mib": loaded,
         "computed_tokens": receipt.num_tokens,
         "loss": receipt.loss,
     }
+
+
+def _operations(trainer: Trainer, rows: Sequence[TrainingRow]) -> float:
+    """Count the operations of a step's matrix products, in units of 1e12."""
+
+    def in_place(_sum: Any, left_TI: Any, right_IO: Any, **_given: Any) -> int:
+        return int(2 * left_TI[0] * left_TI[1] * right_IO[1])
+
+    counter = FlopCounterMode(display=False, custom_mapping={torch.ops.aten.addmm_: in_place})
+    with counter:
+        trainer.step(rows)
+    return counter.get_total_flops() / 1e12
 
 
 def _report(measured: dict[str, dict[str, list[dict[str, Any]]]]) -> dict[str, Any]:
@@ -277,6 +298,7 @@ def _summary(rounds: list[dict[str, Any]], row_tokens: int) -> dict[str, Any]:
         "seconds_all": [round(second, 2) for second in seconds],
         "row_tokens_per_s": round(row_tokens / median),
         "computed_tokens": rounds[0].get("computed_tokens", row_tokens),
+        "tera_operations": rounds[0].get("tera_operations"),
         "peak_memory_mib": round(max(one["peak_memory_mib"] for one in rounds)),
         "step_memory_mib": round(added),
     }
