@@ -127,6 +127,17 @@ class PolicyClient:
             raise EngineError(f"the engine counted no tokens: {answer!r:.200}")
         return count
 
+    async def tokenize(self, body: Mapping[str, Any]) -> list[int]:
+        """Return the token ids of a conversation, as the chat template writes it.
+
+        Raises:
+            EngineError: the engine does not say.
+        """
+        tokens = (await self._post_json("/tokenize", body)).get("tokens")
+        if not isinstance(tokens, list):
+            raise EngineError(f"the engine gave no token ids: {tokens!r:.200}")
+        return tokens
+
     async def prompt_logprobs(self, model: str, token_ids: list[int]) -> list[float | None]:
         """Return the log-probability of each prompt token; [T], the first is None.
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from agent.adapter_slot import AdapterSlot
 from agent.admission import InFlight
 from agent.base_chat import BaseChat
+from agent.chat_tokens import ChatTokens
 from agent.engines import Engines
 from agent.gateway import Gateway
 from agent.likelihood import Likelihood
@@ -22,7 +23,9 @@ from graders.judges import Judges
 from graders.judging import wants_judge
 from graders.trust import JudgeTrust
 from learner.digest import Digestion, answered_of
+from learner.drift_proof import DriftProof
 from learner.fit import Fit
+from learner.general_probe import GeneralProbe
 from learner.intake import Intake
 from learner.live_groups import LiveGroups
 from learner.live_proof import LiveProof
@@ -225,9 +228,9 @@ class Parts:
         if self._takes_turns_again:
             sources.append(self._next_turns())
         rehearsed = RehearsalRows(fresh, self.store, config)
-        proof = LiveProof(
-            recorded, Likelihood(self.slot), promotion, max_episodes=config.max_heldout_tasks
-        )
+        likelihood = Likelihood(self.slot)
+        proof = LiveProof(recorded, likelihood, promotion, max_episodes=config.max_heldout_tasks)
+        probe = GeneralProbe(ChatTokens(self.slot), likelihood)
         return Workshop(
             store=self.store,
             registry=self.registry,
@@ -246,6 +249,7 @@ class Parts:
             live=LiveWork(
                 groups=recorded, proof=proof, promotes_by_itself=promotion.promote_unreplayed
             ),
+            drift=DriftProof(self.store, likelihood, probe, promotion),
         )
 
     def _next_turns(self) -> NextTurns:

@@ -31,6 +31,15 @@ WEIGHT_COLUMNS = {
 """The second one: what the step did to the weights, and how far trainer and sampler agree."""
 
 
+DRIFT_COLUMNS = {
+    "answers": "num_answers",
+    "tokens": "mean_tokens",
+    "cut off": "cut_share",
+    "surprisal": "mean_surprisal",
+}
+"""Of drift: what held-out answers look like before and after."""
+
+
 def print_cycle(cycle: Mapping[str, Any]) -> None:
     """Print all that is known of a cycle; plots only on a terminal."""
     apart = ("steps", "receipt", "gate", "progress")
@@ -104,4 +113,29 @@ def _print_gate(gate: Mapping[str, Any]) -> None:
     print_table(headings, rows, title=title)
     if gate.get("live"):
         print_fields({f"recorded answers: {name}": value for name, value in gate["live"].items()})
+    if gate.get("drift"):
+        _print_drift(gate["drift"])
     print_fields({"verdict": gate["verdict"], "reasons": "; ".join(gate["reasons"])})
+
+
+def _print_drift(drift: Mapping[str, Any]) -> None:
+    """Print how held-out answers, and the general probe, moved from the live version."""
+    rows = []
+    for kind in ("others", "practised"):
+        answers = drift[kind] or {}
+        for when in ("before", "after") if answers else ():
+            figures = answers[when]
+            kl = answers["kl"] if when == "after" else None
+            rows.append(
+                (
+                    kind,
+                    when,
+                    *(_short(figures[name]) for name in DRIFT_COLUMNS.values()),
+                    _short(kl),
+                )
+            )
+    if rows:
+        title = "drift: held-out answers of other and of practised skills"
+        print_table(("TASKS", "", *DRIFT_COLUMNS, "kl"), rows, title=title)
+    probe = drift["probe"] or {"none": drift["why_no_probe"]}
+    print_fields({f"general probe: {name}": value for name, value in probe.items()})

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from learner import curriculum, live_proof, metrics
+from learner.drift import limited
 from learner.errors import CycleStoppedError, NoSignalError, TrainingError
 from learner.gate import GateReport, Verdict, compare
 from learner.live_record import LiveRecord
@@ -115,6 +116,8 @@ class LearningCycle:
         else:
             guarded = compare(before, after, skills, config=shop.gate)
             report, shown, goes_live = await self._prove_live(guarded, name)
+        report, drift = await self._limit_drift(report, name, tasks[TaskRole.HELDOUT])
+        shown |= report.verdict_to_json() | drift
         shop.check_erasure(self.cycle.id)
         shop.store.cycles.set_gate(self.cycle.id, shown)
         self.progress.phase = "settling"
@@ -138,6 +141,17 @@ class LearningCycle:
         goes_live = shop.promotes_by_itself and shop.live.promotes_by_itself
         is_proven = live_proof.is_proven(live, shop.gate)
         return report, report.to_json() | {"live": live.to_json()}, goes_live and is_proven
+
+    async def _limit_drift(
+        self, report: GateReport, name: str, practised: Sequence[TaskSpec]
+    ) -> tuple[GateReport, dict[str, Any]]:
+        """Return the report as limits of drift leave it, and what is shown of the drift."""
+        if (proof := self.workshop.drift) is None:
+            return report, {}
+        self.progress.phase = "measuring drift"
+        with metrics.seconds_in("comparing"):
+            drift = await proof.measure(self.cycle, name, {task.id for task in practised})
+        return limited(report, drift, proof.config), {"drift": drift.to_json()}
 
     async def _train(self, tests: Sequence[TaskSpec], train: Sequence[TaskSpec]) -> Steps:
         """Score the live version and make the steps that are left."""

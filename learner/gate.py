@@ -94,9 +94,7 @@ class GateReport:
 
     def to_json(self) -> dict[str, Any]:
         """Return the report as plain JSON; skills are a list, as JSON has no number keys."""
-        return {
-            "verdict": self.verdict.value,
-            "reasons": list(self.reasons),
+        return self.verdict_to_json() | {
             "confidence": self.confidence,
             "overall": asdict(self.overall),
             "skills": [
@@ -104,6 +102,10 @@ class GateReport:
                 for skill_id, comparison in self.skills.items()
             ],
         }
+
+    def verdict_to_json(self) -> dict[str, Any]:
+        """Return the verdict and its reasons alone."""
+        return {"verdict": self.verdict.value, "reasons": list(self.reasons)}
 
 
 def compare(

@@ -4,11 +4,12 @@ from typing import Literal
 
 from pydantic import ConfigDict
 
+from learner.drift import DriftConfig
 from learner.gate import GateConfig
 
 
-class PromotionConfig(GateConfig):
-    """The gate's settings, and what a passed gate leads to."""
+class PromotionConfig(GateConfig, DriftConfig):
+    """The gate's settings, the limits of drift, and what a passed gate leads to."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Protocol
 
 from learner.curriculum import LearnerConfig
+from learner.drift_proof import DriftProof
 from learner.errors import CycleStoppedError
 from learner.gate import GateConfig
 from learner.live_groups import LiveGroups
@@ -66,6 +67,7 @@ class Workshop:
     gate: GateConfig
     promotes_by_itself: bool
     live: LiveWork | None = None  # None: only practice teaches
+    drift: DriftProof | None = None  # None: drift limits nothing
 
     def check_erasure(self, cycle_id: str) -> None:
         """Stop a cycle where something was erased that it works with.

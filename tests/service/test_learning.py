@@ -102,6 +102,10 @@ def test_learn_gate_swap_ask_roll_back(service, engine):
     assert failures == []
 
     assert cycle["gate"]["overall"]["mean_gain"] > 0.5
+    drift = cycle["gate"]["drift"]
+    lengths = [drift["practised"][when]["mean_tokens"] for when in ("before", "after")]
+    assert lengths == [pytest.approx(10), 2], "they may become shorter: they were practised"
+    assert drift["probe"]["candidate"] < 0, drift["why_no_probe"]
     sampled_by = [step["receipt"]["adapter"] for step in cycle["steps"]]
     assert sampled_by == ["base", f"denizen-000001-step-01-{cycle['id'][-8:]}"]
     assert all(step["receipt"]["grad_norm"] > 0 for step in cycle["steps"])
@@ -122,6 +126,21 @@ def test_learn_gate_swap_ask_roll_back(service, engine):
         ("promote", "denizen-000001"),
     ]
     wait_until(lambda: not [name for name in engine.adapters if "step" in name])
+
+
+def test_p44_answers_that_shrink_keep_a_candidate_from_going_live_where_that_is_asked_for(
+    engine, tmp_path
+):
+    settings = {"learner": LEARNER, "promotion": {"limit_practised": True}}
+    with ServiceThread(tmp_path, engine.url, settings) as service:
+        service.http.post("/v1/tasks", json={"tasks": tasks(60)})
+        cycle = learn(service)
+        assert cycle["state"] == "inconclusive"
+        assert cycle["gate"]["verdict"] == "inconclusive"
+        shrunk, gained = cycle["gate"]["reasons"]
+        assert shrunk == "answers of the practised skills: 10.0 -> 2.0 tokens, beyond 2 times"
+        assert gained.startswith("overall: gain")
+        assert live(service) == "base"
 
 
 def test_no_contrast_ends_as_no_signal_and_publishes_nothing(service):
