@@ -3,8 +3,7 @@
 Knows nothing of versions, tasks, rewards or where rows come from. Only the adapter's weights ever
 change. A step that would not teach anything raises instead of succeeding quietly.
 
-Axes: ``B`` rows of a micro-batch, ``T`` tokens of its longest row, ``N`` its trained tokens, ``D``
-hidden units, ``V`` vocabulary.
+Axes: ``N`` trained tokens of a micro-batch, ``M`` those of them that were rewarded.
 """
 
 import math
@@ -18,22 +17,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from learner import microbatches, moments, tree_attention
+from learner import causal_lm, microbatches, moments
 from learner.adapter_files import moments_path
-from learner.errors import NoSignalError, RowError, TrainingError
+from learner.errors import NoSignalError, TrainingError
 from learner.forests import pack
 from learner.lora_model import continuing, load_adapter, load_model, save_adapter
 from learner.losses import LossStats, policy_loss
 from learner.microbatches import MicroBatch
-from learner.projection import token_logprobs
 from learner.rows import TrainingRow
 from learner.step_receipt import Effect, StepReceipt
 from learner.trainer_config import TrainerConfig
-
-PROBE_TOKENS = 16
-MAX_PROBE_GAP = 1.0
-"""Nats a token: in bfloat16 the packaged model is 0.33 off on tokens as unlikely as these, in
-float32 less than 0.001."""
 
 
 class Trainer:
@@ -71,7 +64,7 @@ class Trainer:
         if parent_adapter is not None:
             load_adapter(self._model, parent_adapter)
         self._causal_lm: Any = self._model.get_base_model()
-        self._check_model()
+        causal_lm.check(self._causal_lm, name=self._base_name)
         self._parameters = [p for p in self._model.parameters() if p.requires_grad]
         self._start = [parameter.detach().clone() for parameter in self._parameters]
         self._watched: tuple[MicroBatch, float] | None = None  # for ``effect``
@@ -94,7 +87,7 @@ class Trainer:
         """
         if not any(row.has_signal for row in rows):
             raise NoSignalError(f"none of the {len(rows)} rows has an advantage other than zero")
-        self._check_vocabulary(rows)
+        causal_lm.check_vocabulary(self._causal_lm, rows)
         gradient = self._sum_gradients(rows)
         started = time.perf_counter()
         grad_norm = self._finish_gradient(gradient)
@@ -145,19 +138,7 @@ class Trainer:
 
     def trainer_logprobs(self, batch: MicroBatch) -> Tensor:
         """Return float32 [N], each trained token's log-probability under the current weights."""
-        decoder = getattr(self._causal_lm, self._causal_lm.base_model_prefix)
-        hidden_1TD = decoder(
-            input_ids=batch.token_ids_T[None],
-            position_ids=batch.position_T[None],
-            use_cache=False,
-            forest=batch.layout,
-        ).last_hidden_state
-        return token_logprobs(
-            hidden_1TD[0].index_select(0, batch.predictor_U),
-            self._causal_lm.get_output_embeddings().weight,
-            batch.state_N,
-            batch.target_N,
-        )
+        return causal_lm.logprobs(self._causal_lm, batch)
 
     @torch.no_grad()
     def _ref_logprobs(self, batch: MicroBatch) -> Tensor:
@@ -265,44 +246,6 @@ class Trainer:
                 f"the weights did not move (learning rate {self.config.learning_rate:g})"
             )
         return change
-
-    @torch.no_grad()
-    def _check_model(self) -> None:
-        """Refuse a model whose log-probabilities are computed otherwise, by comparing a few.
-
-        Raises:
-            TrainingError: it scales or caps its logits, or attends otherwise.
-        """
-        ids = tuple(range(PROBE_TOKENS))
-        probe = TrainingRow(
-            group_id="probe",
-            token_ids=ids,
-            loss_mask=(False, *(True for _ in ids[1:])),
-            sampler_logprobs=(None,) * len(ids),
-            advantages=(0.0,) * len(ids),
-        )
-        found_N = self.trainer_logprobs(microbatches.collate([probe], self._device))
-        ids_1T = torch.tensor([ids], device=self._device)
-        self._causal_lm.set_attn_implementation("sdpa")
-        logits_TV = self._causal_lm(input_ids=ids_1T, use_cache=False).logits[0].float()
-        self._causal_lm.set_attn_implementation(tree_attention.NAME)
-        expected_N = logits_TV[:-1].log_softmax(-1).gather(1, ids_1T[0, 1:, None]).squeeze(1)
-        gap = float((found_N - expected_N).abs().mean())
-        if not gap <= MAX_PROBE_GAP:
-            raise TrainingError(
-                f"{self._base_name} computes log-probabilities in a way that is not supported: "
-                f"those of a probe are {gap:.3f} nats off on average"
-            )
-
-    def _check_vocabulary(self, rows: Sequence[TrainingRow]) -> None:
-        """Refuse foreign token ids: an index error deep in torch would not say which row."""
-        num_tokens = self._causal_lm.get_input_embeddings().weight.shape[0]
-        for row in rows:
-            if (largest := max(row.token_ids)) >= num_tokens:
-                raise RowError(
-                    f"row of group {row.group_id!r} has token id {largest}, "
-                    f"the model knows {num_tokens} tokens"
-                )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -59,6 +59,11 @@ def test_a_cycle_really_learns_something_and_says_what(learned):
         assert receipt["trained_tokens"] > 0
         assert 0 <= receipt["kl_sampler_trainer"] < 0.05, "sampler and trainer disagree"
     assert learned["gate"]["overall"]["num_tasks"] >= 8
+    drift = learned["gate"]["drift"]
+    assert drift["probe"]["num_tokens"] > 200, drift["why_no_probe"]
+    assert -5 < drift["probe"]["base"] == drift["probe"]["live"] < 0
+    assert drift["probe"]["candidate"] != drift["probe"]["live"]
+    assert drift["practised"]["kl"] > 0
 
 
 def test_the_version_answers_differently_and_base_is_still_there(real_service, learned):
