@@ -60,7 +60,7 @@ class LearningCycle:
         try:
             state, reason = await self._learn()
             if has_no_effect(self.effect):
-                reason += "; no effect: answers that were rewarded have not become likelier"
+                reason += "; no effect: rewarded answers have not become likelier than others"
         except NoSignalError as error:
             state, reason = CycleState.NO_SIGNAL, error.message
         except CycleStoppedError as error:

@@ -77,10 +77,10 @@ def _next_turns(steps: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
 
 
 def effect_receipt(effect: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Say whether the steps made rewarded answers likelier, and by how much.
+    """Say whether the steps made rewarded answers likelier than the others, and by how much.
 
     Args:
-        effect: ``learner.trainer.Effect`` as JSON; None where nothing rewarded was trained, or the
+        effect: ``learner.effect.Effect`` as JSON; None where nothing rewarded was trained, or the
             service that trained it ended before it could ask.
 
     Returns:
@@ -92,11 +92,10 @@ def effect_receipt(effect: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 def has_no_effect(effect: Mapping[str, Any] | None) -> bool:
-    """Say whether it is known that rewarded answers have not become likelier."""
+    """Say whether it is known that rewarded answers have not become likelier than the others."""
     if effect is None:
         return False
-    before, after = effect["rewarded_logprob_before"], effect["rewarded_logprob_after"]
-    return not after > before
+    return not effect["objective_gain"] > 0
 
 
 def why_no_signal(steps: Sequence[Mapping[str, Any]]) -> str:

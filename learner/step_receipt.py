@@ -1,4 +1,4 @@
-"""What the training process says of a step, and of what steps did to rewarded answers."""
+"""What the training process says of an optimizer step."""
 
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -32,21 +32,4 @@ class StepReceipt:
 
     def to_json(self) -> dict[str, Any]:
         """Return the receipt as plain JSON."""
-        return asdict(self)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Effect:
-    """What became of rewarded answers: mean log-probability of their tokens, nats.
-
-    Of those of one micro-batch, trained in the first step of this process that had any; tokens with
-    an advantage above 0 and a sampler log-probability.
-    """
-
-    num_rewarded_tokens: int
-    rewarded_logprob_before: float  # before that step
-    rewarded_logprob_after: float  # under the weights now
-
-    def to_json(self) -> dict[str, Any]:
-        """Return it as plain JSON."""
         return asdict(self)

@@ -3,7 +3,7 @@
 Knows nothing of versions, tasks, rewards or where rows come from. Only the adapter's weights ever
 change. A step that would not teach anything raises instead of succeeding quietly.
 
-Axes: ``N`` trained tokens of a micro-batch, ``M`` those of them that were rewarded.
+Axes: ``N`` trained tokens of a micro-batch.
 """
 
 import math
@@ -19,13 +19,14 @@ from torch import Tensor
 
 from learner import causal_lm, microbatches, moments
 from learner.adapter_files import moments_path
+from learner.effect import Effect, effect_of, is_rewarded
 from learner.errors import NoSignalError, TrainingError
 from learner.forests import pack
 from learner.lora_model import continuing, load_adapter, load_model, save_adapter
 from learner.losses import LossStats, policy_loss
 from learner.microbatches import MicroBatch
 from learner.rows import TrainingRow
-from learner.step_receipt import Effect, StepReceipt
+from learner.step_receipt import StepReceipt
 from learner.trainer_config import TrainerConfig
 
 
@@ -67,7 +68,7 @@ class Trainer:
         causal_lm.check(self._causal_lm, name=self._base_name)
         self._parameters = [p for p in self._model.parameters() if p.requires_grad]
         self._start = [parameter.detach().clone() for parameter in self._parameters]
-        self._watched: tuple[MicroBatch, float] | None = None  # for ``effect``
+        self._watched: tuple[MicroBatch, Tensor] | None = None  # for ``effect``
         # No weight decay: it would move the weights even where the gradient is zero.
         self._optimizer = torch.optim.AdamW(
             self._parameters, lr=config.learning_rate, weight_decay=0.0, fused=True
@@ -128,13 +129,8 @@ class Trainer:
         """
         if self._watched is None:
             return None
-        batch, before = self._watched
-        logprobs_M = self.trainer_logprobs(batch)[_is_rewarded(batch)]
-        return Effect(
-            num_rewarded_tokens=len(logprobs_M),
-            rewarded_logprob_before=before,
-            rewarded_logprob_after=float(logprobs_M.mean()),
-        )
+        batch, before_N = self._watched
+        return effect_of(batch, before_N, self.trainer_logprobs(batch))
 
     def trainer_logprobs(self, batch: MicroBatch) -> Tensor:
         """Return float32 [N], each trained token's log-probability under the current weights."""
@@ -178,9 +174,8 @@ class Trainer:
             started = time.perf_counter()
             batch = microbatches.collate([rows[i] for i in index], self._device)
             logprobs_N = self.trainer_logprobs(batch)
-            rewarded_N = _is_rewarded(batch)
-            if self._watched is None and rewarded_N.any():
-                self._watched = batch, float(logprobs_N.detach()[rewarded_N].mean())
+            if self._watched is None and is_rewarded(batch).any():
+                self._watched = batch, logprobs_N.detach()
             loss, batch_stats = policy_loss(
                 logprobs_N,
                 batch.sampler_logprobs_N,
@@ -257,11 +252,6 @@ class _SummedGradient:
     loss_sum: float
     forward_s: float
     backward_s: float
-
-
-def _is_rewarded(batch: MicroBatch) -> Tensor:
-    """Return bool [N]: a token that the loss makes likelier."""
-    return (batch.advantages_N > 0) & batch.sampler_logprobs_N.isfinite()
 
 
 def _peak_memory_mib(device: torch.device) -> float:

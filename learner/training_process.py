@@ -146,7 +146,7 @@ class TrainingProcess:
         """Ask what the steps have done to answers that were rewarded.
 
         Returns:
-            ``learner.trainer.Effect`` as JSON; None where no step of this process had any.
+            ``learner.effect.Effect`` as JSON; None where no step of this process had any.
 
         Raises:
             TrainingError: it failed, timed out, or the process died; says how.

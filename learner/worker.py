@@ -8,7 +8,7 @@ requests from stdin, one JSON object a line, and answers each with one line on s
                                                  "..."}
 
 ``{"effect": true}`` asks what the steps have done to answers that were rewarded
-(``learner.trainer.Effect``, or null). ``"keep_moments": true`` in a request for a step leaves the
+(``learner.effect.Effect``, or null). ``"keep_moments": true`` in a request for a step leaves the
 optimizer's moments beside the adapter, and ``--resume-from`` goes on from such a folder as the
 process that wrote it would have gone on.
 

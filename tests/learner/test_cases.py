@@ -317,6 +317,10 @@ def test_p42_a_step_proves_that_it_changed_something(model_dir: Path) -> None:
     assert effect.num_rewarded_tokens == rewarded.sum()
     assert effect.rewarded_logprob_before == pytest.approx(float(before[rewarded].mean()))
     assert effect.rewarded_logprob_after == pytest.approx(float(after[rewarded].mean()))
+    advantages = batch.advantages_N
+    gain = (advantages * (after - before)).sum() / advantages.abs().sum()
+    assert effect.objective_gain == pytest.approx(float(gain))
+    assert gain > 0
     with pytest.raises(TrainingError, match="did not move"):
         Trainer(model_dir, CONFIG.model_copy(update={"learning_rate": 0.0})).step(rows)
 

@@ -74,7 +74,7 @@ class FakeTraining:
 
     def __init__(self) -> None:
         self.rows: list[dict[str, Any]] = []
-        self.logprob_after = -0.5
+        self.objective_gain = 0.2
 
     async def __aenter__(self) -> "FakeTraining":
         return self
@@ -94,7 +94,8 @@ class FakeTraining:
         return {
             "num_rewarded_tokens": 8,
             "rewarded_logprob_before": -0.75,
-            "rewarded_logprob_after": self.logprob_after,
+            "rewarded_logprob_after": -0.9,  # as where a model learns to answer shortly
+            "objective_gain": self.objective_gain,
         }
 
 
@@ -219,12 +220,12 @@ async def test_a_cycle_on_a_trusted_judge_alone_learns(store, trust, training, t
     assert (told[0]["outcome_provenance"], told[0]["outcome_changed"]) == ("judge", False)
 
 
-@pytest.mark.parametrize(("after", "effect"), [(-0.5, "rose"), (-0.75, "no effect")])
-async def test_p42_a_cycle_says_whether_rewarded_answers_became_likelier(
-    store, trust, training, tmp_path, after: float, effect: str
+@pytest.mark.parametrize(("gain", "effect"), [(0.2, "rose"), (0.0, "no effect")])
+async def test_p42_a_cycle_says_whether_rewarded_answers_became_likelier_than_others(
+    store, trust, training, tmp_path, gain: float, effect: str
 ) -> None:
-    training.logprob_after = after
+    training.objective_gain = gain
     cycle = await cycle_of(store, trust, training, tmp_path, [CHECKED]).run()
     assert cycle.receipt["effect"] == effect
-    assert cycle.receipt["rewarded_logprob_after"] == after
+    assert cycle.receipt["objective_gain"] == gain
     assert ("no effect" in (cycle.end_reason or "")) == (effect == "no effect")

@@ -91,6 +91,7 @@ async def test_steps_return_receipts_and_failures_keep_their_kind(
         effect = await training.effect()
         assert effect is not None
         assert effect["rewarded_logprob_after"] > effect["rewarded_logprob_before"]
+        assert effect["objective_gain"] > 0
     assert pids_of(str(model_dir)) == []
     assert (tmp_path / "step-02" / "adapter_model.safetensors").exists()
 
