@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from learner.drift import AnswerDrift, Drift, DriftConfig, figures, kl_estimate
 from learner.general_probe import GeneralProbe
 from learner.live_proof import LogprobFn
-from memory.errors import DenizenError
+from memory.errors import DenizenError, UnavailableError
 from memory.store import Store
 from memory.types import Call, Cycle, CycleStage
 
@@ -36,7 +36,7 @@ class DriftProof:
             practised: the ids of the held-out tasks of practised skills.
 
         Raises:
-            DenizenError: the engine went away.
+            UnavailableError: the engine went away.
         """
         before = await asyncio.to_thread(self._answers, cycle, "before")
         after = await asyncio.to_thread(self._answers, cycle, "after")
@@ -83,9 +83,9 @@ class DriftProof:
             token_ids = (*(call.prompt_token_ids or ()), *sampled)
             try:
                 told = await self._logprobs(adapter=live, token_ids=token_ids)
-            except DenizenError as error:
-                if error.status >= 500:
-                    raise
+            except UnavailableError:
+                raise
+            except DenizenError as error:  # a candidate is not lost for a figure of it
                 log.warning("call %s cannot be compared: %s", call.id, error)
                 continue
             own += call.sampler_logprobs or ()

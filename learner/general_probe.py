@@ -13,7 +13,7 @@ from typing import Protocol
 
 from learner.drift import ProbeFigures
 from learner.live_proof import LogprobFn
-from memory.errors import DenizenError
+from memory.errors import DenizenError, UnavailableError
 from memory.types import Message
 from memory.version_store import BASE
 
@@ -50,7 +50,7 @@ class GeneralProbe:
         """Return the figures of base, live version and candidate; without any, None and why.
 
         Raises:
-            DenizenError: the engine went away.
+            UnavailableError: the engine went away.
         """
         try:
             exchanges = [await self._exchange(**pair) for pair in exchanges_of_file()]
@@ -58,9 +58,9 @@ class GeneralProbe:
                 adapter: [p for one in exchanges for p in await self._answer(adapter, one)]
                 for adapter in dict.fromkeys((BASE, live, candidate))
             }
-        except DenizenError as error:
-            if error.status >= 500:
-                raise
+        except UnavailableError:
+            raise
+        except DenizenError as error:  # a candidate is not lost for a figure of it
             return None, f"the engine cannot be asked: {error.message}"
         num_tokens = len(found[BASE])
         if not num_tokens or any(len(logprobs) != num_tokens for logprobs in found.values()):

@@ -1,7 +1,7 @@
 """Recorded prefixes: which turns of work that cannot be replayed are taken again in a step.
 
-Each step looks at other episodes of the newest, in an order that is fixed in a cycle, and takes one
-turn of each, so that prefixes spread over work. What is looked at and not taken is counted with the
+The steps of a cycle walk through the newest episodes, in an order that is fixed in the cycle, and
+take one turn of each, so that prefixes spread over work. What is passed over is counted with the
 reason. It does not know how a turn is taken or compared.
 """
 
@@ -25,8 +25,6 @@ from memory.types import Call, Cycle, Split
 
 MAX_EPISODES = 128
 """The newest that a cycle looks at: at four prefixes a step more than twelve steps need."""
-LOOKS = 2
-"""How many episodes a step looks at for each prefix, as not every one has a turn to take."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,10 +45,10 @@ class Chosen:
     """The prefixes of one step."""
 
     prefixes: Sequence[Prefix] = ()
-    skipped: Mapping[SkipReason, int] = field(default_factory=dict)  # episodes it looked at
+    skipped: Mapping[SkipReason, int] = field(default_factory=dict)  # episodes it passed over
     num_episodes: int = 0  # that the steps of the cycle may look at
     left_out: Mapping[SkipReason, int] = field(default_factory=dict)  # that none of them does
-    is_over: bool = False  # neither this step nor a later one has an episode to look at
+    is_over: bool = False  # neither this step nor a later one has an episode left
 
     def to_json(self) -> dict[str, Any]:
         """Return the account of it."""
@@ -79,23 +77,23 @@ class Prefixes:
         """
         left_out, episodes = self._episodes(cycle, doubted)
         num = self._config.next_turns_per_step
-        start = (plan.index - 1) * num * LOOKS
-        prefixes: list[Prefix] = []
+        num_earlier = (plan.index - 1) * num  # that the steps before this one have taken
+        found: list[Prefix] = []
         skipped: Counter[SkipReason] = Counter()
-        for episode in episodes[start : start + num * LOOKS]:
-            if len(prefixes) == num:
+        for episode in episodes:
+            if len(found) == num_earlier + num:
                 break
-            found = self._prefix(episode)
-            if isinstance(found, SkipReason):
-                skipped[found] += 1
-            else:
-                prefixes.append(found)
+            one = self._prefix(episode)
+            if isinstance(one, Prefix):
+                found.append(one)
+            elif len(found) >= num_earlier:
+                skipped[one] += 1
         return Chosen(
-            prefixes=tuple(prefixes),
+            prefixes=tuple(found[num_earlier:]),
             skipped=skipped,
             num_episodes=len(episodes),
             left_out=left_out,
-            is_over=start >= len(episodes),
+            is_over=len(found) <= num_earlier,
         )
 
     def _episodes(

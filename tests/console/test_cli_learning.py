@@ -253,3 +253,28 @@ def test_without_a_score_on_both_sides_nothing_is_plotted_of_it(
     result = denizen("cycles", "show", "cycle_1")
     assert result.exit_code == 0
     assert "(0 to 1)" not in result.stdout
+
+
+def test_a_cycle_shows_how_far_its_candidate_drifted(service, denizen: Run) -> None:
+    before = {"num_answers": 8, "mean_tokens": 18.4, "cut_share": 0.31, "mean_surprisal": 0.397}
+    after = {"num_answers": 8, "mean_tokens": 5.12, "cut_share": 0.0, "mean_surprisal": None}
+    probe = {"num_tokens": 295, "base": -1.756, "live": -1.756, "candidate": -1.812}
+    drift = {
+        "others": None,
+        "practised": {"before": before, "after": after, "kl": 2.08},
+        "probe": probe,
+        "why_no_probe": None,
+    }
+    shown = ENDED | {"gate": GATE | {"drift": drift}, "steps": []}
+    service.answer("GET /v1/cycles/cycle_1", shown)
+    lines = denizen("cycles", "show", "cycle_1").stdout.splitlines()
+    assert "practised\tbefore\t8\t18.4\t0.31\t0.397\t-" in lines
+    assert "practised\tafter\t8\t5.12\t0\t-\t2.08" in lines
+    assert not [line for line in lines if line.startswith("others")]
+    assert "general probe: candidate   -1.812" in lines
+    unknown = drift | {"practised": None, "probe": None, "why_no_probe": "the engine is too old"}
+    shown = ENDED | {"gate": GATE | {"drift": unknown}, "steps": []}
+    service.answer("GET /v1/cycles/cycle_1", shown)
+    told = denizen("cycles", "show", "cycle_1").stdout
+    assert "general probe: none" in told
+    assert "the engine is too old" in told

@@ -45,10 +45,12 @@ def test_figures_by_hand() -> None:
             sampler_logprobs=(-0.4, -0.2, -0.2, -0.1, -0.3),
             finish_reason="length",
         ),
+        records.call(completion_token_ids=(5,), sampler_logprobs=(-0.6,), finish_reason="length"),
     ]
     found = figures(calls)
-    assert (found.num_answers, found.mean_tokens, found.cut_share) == (2, 4.0, 0.5)
-    assert found.mean_surprisal == pytest.approx(1.8 / 7), "of the seven tokens that are known"
+    assert (found.num_answers, found.mean_tokens) == (3, 3.0)
+    assert found.cut_share == pytest.approx(2 / 3)
+    assert found.mean_surprisal == pytest.approx(2.4 / 8), "of the eight tokens that are known"
 
 
 def test_what_no_answer_tells_is_none() -> None:
@@ -68,14 +70,22 @@ def test_kl_by_hand_and_of_nothing() -> None:
     assert kl_estimate([None], [-0.5]) is None
 
 
+def test_kl_of_a_token_that_was_next_to_impossible_is_a_number() -> None:
+    found = kl_estimate([-9999.0], [-0.5])
+    assert found is not None
+    assert math.isfinite(found)
+    assert found > CONFIG.max_answer_kl
+
+
 @pytest.mark.parametrize(
     ("drift", "told"),
     [
         (Drift(others=moved(mean_tokens=9.9)), "20.0 -> 9.9 tokens, beyond 2 times"),
         (Drift(others=moved(mean_tokens=40.1)), "20.0 -> 40.1 tokens, beyond 2 times"),
         (Drift(others=moved(cut_share=0.25)), "cut off 0% -> 25%, a rise beyond 10%"),
-        (Drift(others=moved(mean_surprisal=0.05)), "surprisal 0.60 -> 0.05 nats a token"),
-        (Drift(others=moved(mean_surprisal=1.2)), "surprisal 0.60 -> 1.20 nats a token"),
+        (Drift(others=moved(mean_surprisal=0.19)), "surprisal 0.60 -> 0.19 nats a token, beyond 3"),
+        (Drift(others=moved(mean_surprisal=0.0)), "surprisal 0.60 -> 0.00 nats a token"),
+        (Drift(others=moved(mean_surprisal=1.9)), "surprisal 0.60 -> 1.90 nats a token"),
         (Drift(others=replace(SAME, kl=0.6)), "KL from the live version 0.60, beyond 0.5"),
         (Drift(probe=replace(PROBE, candidate=-2.05)), "-1.80 of the live version -> -2.05"),
         (Drift(probe=replace(PROBE, live=-2.2, candidate=-2.3)), "-1.70 of the base model -> -2.3"),
@@ -93,7 +103,7 @@ def test_each_limit_keeps_a_candidate_for_a_person(drift: Drift, told: str) -> N
     [
         Drift(),
         Drift(others=SAME, practised=SAME, probe=PROBE),
-        Drift(others=moved(mean_tokens=10.0, cut_share=0.1, mean_surprisal=0.11)),
+        Drift(others=moved(mean_tokens=10.0, cut_share=0.1, mean_surprisal=0.21)),
         Drift(probe=replace(PROBE, candidate=-1.5)),
         Drift(others=moved(mean_tokens=None, cut_share=None, mean_surprisal=None)),
         Drift(practised=moved(mean_tokens=2.0, mean_surprisal=0.0)),

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from agent.errors import EngineError, EngineUnavailableError
 from graders.catalog import find_grader
 from learner.drift import DriftConfig, ProbeFigures
 from learner.drift_proof import DriftProof
@@ -82,6 +83,44 @@ async def test_answers_are_compared_apart_for_practised_skills_and_others(store:
         assert kind.kl == pytest.approx(2.718281828**-0.5 + 0.5 - 1)
     assert sorted(asked) == [(1, 100 + number, 40, 2) for number in range(1, 9)]
     assert drift.probe == PROBE
+
+
+@pytest.mark.parametrize("error", [EngineError("broken"), EngineUnavailableError("gone")])
+async def test_an_answer_that_cannot_be_asked_about_is_left_out_and_an_engine_that_is_gone_told(
+    store: Store, error: Exception
+) -> None:
+    held = tasks(store)
+    cycle = await answered(store, held)
+
+    async def fails(*, adapter: str, token_ids: Sequence[int]) -> list[float | None]:
+        if token_ids[1] == 101:
+            raise error
+        return [-0.2] * len(token_ids)
+
+    proof = DriftProof(store, fails, FakeProbe(), DriftConfig())  # type: ignore[arg-type]
+    practised = {task.id for task in held}
+    if isinstance(error, EngineUnavailableError):
+        with pytest.raises(EngineUnavailableError):
+            await proof.measure(cycle, "denizen-000001", practised)
+        return
+    drift = await proof.measure(cycle, "denizen-000001", practised)
+    assert drift.practised is not None
+    assert drift.practised.kl == 0.0, "of the others"
+
+
+async def test_answers_without_log_probabilities_have_lengths_and_no_kl(store: Store) -> None:
+    held = tasks(store)
+    cycle = await answered(store, held)
+    store.database.write(lambda db: db.execute("UPDATE calls SET sampler_logprobs = NULL"))
+
+    async def never(*, adapter: str, token_ids: Sequence[int]) -> list[float | None]:
+        raise AssertionError("nobody needs to ask")
+
+    proof = DriftProof(store, never, FakeProbe(), DriftConfig())  # type: ignore[arg-type]
+    drift = await proof.measure(cycle, "denizen-000001", {task.id for task in held})
+    assert drift.practised is not None
+    assert drift.practised.after.mean_tokens == 2.0
+    assert (drift.practised.after.mean_surprisal, drift.practised.kl) == (None, None)
 
 
 async def test_without_other_skills_nothing_is_said_of_them(store: Store) -> None:

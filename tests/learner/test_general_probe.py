@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from agent.errors import EngineRejectedError, EngineUnavailableError
+from agent.errors import EngineError, EngineRejectedError, EngineUnavailableError
 from learner.general_probe import GeneralProbe, exchanges_of_file
 
 FALLS = {"base": -1.0, "denizen-000001": -1.25, "denizen-000002": -2.0}
@@ -54,9 +54,16 @@ async def test_a_first_version_is_compared_with_the_base_that_is_live() -> None:
     assert len(engine.asked) == 2 * len(exchanges_of_file()), "the base is asked once"
 
 
-async def test_an_engine_that_cannot_be_asked_is_no_figure_and_says_why() -> None:
+@pytest.mark.parametrize(
+    "error",
+    [
+        EngineRejectedError("the template wants a system message", status=400),
+        EngineError("the template wants a system message"),
+    ],
+)
+async def test_an_engine_that_cannot_be_asked_is_no_figure_and_says_why(error: Exception) -> None:
     async def refuse(_messages: Sequence[Any]) -> list[int]:
-        raise EngineRejectedError("the template wants a system message", status=400)
+        raise error
 
     found, why = await GeneralProbe(refuse, Engine().logprobs).compare("base", "denizen-000001")
     assert found is None

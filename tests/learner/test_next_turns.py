@@ -1,6 +1,7 @@
 """Recorded turns are taken again: chosen, sampled, ranked together, trained, and erased."""
 
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -244,9 +245,25 @@ async def test_each_episode_has_one_turn_in_a_cycle_and_then_it_is_over(recorded
         if found.is_over:
             break
     prompts = [one["prompt"][1] for one in turns.asked]
-    assert len(set(prompts)) == len(prompts)
-    assert {f"ep_{token - 100:03d}" for token in prompts} <= teachable(recorded)
-    assert len(prompts) > len(teachable(recorded)) / 3
+    assert sorted(f"ep_{token - 100:03d}" for token in prompts) == sorted(teachable(recorded))
+    assert index == math.ceil(len(prompts) / SETTINGS.next_turns_per_step) + 1
+
+
+async def test_steps_pass_over_episodes_without_a_turn_and_take_all_others(recorded):
+    """Each is passed over once, by the step that comes to it."""
+    dumb = sorted(teachable(recorded))[::2]
+    sql = "UPDATE calls SET learn = 0 WHERE episode_id = ?"
+    recorded.database.write(lambda db: [db.execute(sql, (one,)) for one in dumb])
+    its, turns, _ = source(recorded)
+    num_skipped = 0
+    for index in range(1, 40):
+        found = await its.gather(replace(PLAN, index=index))
+        num_skipped += found.receipt["next_turns"]["skipped"].get("no_sequel", 0)
+        if found.is_over:
+            break
+    taken = sorted(f"ep_{one['prompt'][1] - 100:03d}" for one in turns.asked)
+    assert taken == sorted(teachable(recorded) - set(dumb))
+    assert num_skipped == len(dumb)
 
 
 @pytest.mark.parametrize(
@@ -290,7 +307,8 @@ async def test_what_cannot_be_taken_again_is_counted(recorded, settings, sql, re
     its, turns, _ = source(recorded, **settings)
     found = await its.gather(PLAN)
     assert turns.asked == []
-    assert found.receipt["next_turns"]["skipped"] == {reason: 6}
+    assert found.receipt["next_turns"]["skipped"] == {reason: len(teachable(recorded))}
+    assert found.is_over
     assert found.receipt["next_turns"]["left_out"] == {
         "heldout": NUM_EPISODES - len(teachable(recorded))
     }
